@@ -3,6 +3,7 @@
 mod change_logger;
 mod executor;
 mod foreign_changes;
+mod freed_memory;
 mod link_lease;
 mod reconcile;
 mod schedule;
@@ -37,6 +38,7 @@ use crate::program_log::ProgramLogError;
 use crate::service_ip_reservation;
 use crate::source::{self, SourceError};
 use foreign_changes::{ForeignChanges, SEARCH_INTERVAL};
+use freed_memory::return_freed_memory;
 use link_lease::{CONFIRM_INTERVAL, RENEW_INTERVAL};
 pub use reconcile::LOCK_SOCKET;
 pub(crate) use reconcile::LOCK_TIMEOUT;
@@ -161,7 +163,12 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                     continue;
                 };
                 let began = Instant::now();
-                let result = agent.reconcile(&objects, schedule.resync_due(began)).await;
+                let is_resync = schedule.resync_due(began);
+                let result = agent.reconcile(&objects, is_resync).await;
+                drop(objects);
+                if is_resync {
+                    return_freed_memory();
+                }
                 let outcome = result.as_ref().copied().map_err(|error| error_chain(error));
                 agent.metrics.state().record_reconcile(began.elapsed(), SystemTime::now(), outcome);
                 match result {

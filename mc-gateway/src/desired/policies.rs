@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use mc_api::label_identity::parse_normalized;
+use mc_api::label_identity::{Labels, parse_normalized};
 use mc_api::network_policy::{Action, L4Protocol, ObjectName};
 use mc_api::node_policy_status::NodePolicyStatusSpec;
 use mc_gateway_common::abi::policy::{
@@ -134,6 +134,13 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
     rejected.extend(errors.map(field_error));
     let tiers = objects.tiers.iter().map(|tier| &tier.object);
     let namespaces = inputs.namespaces.iter();
+    // Without a policy there is no peer.
+    let (peers, identities) = if objects.policies.is_empty() {
+        (&[][..], &[][..])
+    } else {
+        (&*inputs.cluster_pods, &*inputs.identities)
+    };
+    let mut shared = SharedLabels::default();
     let set = PolicySet {
         policies: objects
             .policies
@@ -147,13 +154,16 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
         namespaces: namespaces
             .map(|namespace| (namespace.name.clone(), namespace.labels.clone()))
             .collect(),
-        local_pods: inputs.pods.iter().map(|pod| local_pod(pod)).collect(),
-        cluster_pods: inputs.cluster_pods.iter().map(|pod| local_pod(pod)).collect(),
-        services: service_peers(objects),
-        identities: inputs
-            .identities
+        local_pods: inputs
+            .pods
             .iter()
-            .filter_map(|info| identity(info))
+            .map(|pod| local_pod(pod, &mut shared))
+            .collect(),
+        cluster_pods: peers.iter().map(|pod| local_pod(pod, &mut shared)).collect(),
+        services: service_peers(objects),
+        identities: identities
+            .iter()
+            .filter_map(|info| identity(info, &mut shared))
             .collect(),
         mode,
     };
@@ -298,7 +308,23 @@ fn rule(value: &RuleValue, ids: &[u32]) -> Rule {
     }
 }
 
-fn local_pod(pod: &PodInfo) -> LocalPod {
+/// Labels that objects share: Pods of a workload have the same ones.
+#[derive(Debug, Default)]
+struct SharedLabels(BTreeSet<Arc<Labels>>);
+
+impl SharedLabels {
+    /// The same labels, in memory once.
+    fn share(&mut self, labels: Labels) -> Arc<Labels> {
+        if let Some(known) = self.0.get(&labels) {
+            return Arc::clone(known);
+        }
+        let labels = Arc::new(labels);
+        self.0.insert(Arc::clone(&labels));
+        labels
+    }
+}
+
+fn local_pod(pod: &PodInfo, shared: &mut SharedLabels) -> LocalPod {
     let (namespace, name) = pod.name.split_once('/').unwrap_or(("default", &pod.name));
     let ports = pod.ports.iter().map(|port| ContainerPort {
         name: port.name.clone(),
@@ -308,12 +334,13 @@ fn local_pod(pod: &PodInfo) -> LocalPod {
     LocalPod {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
-        labels: pod
-            .labels
-            .split(',')
-            .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect(),
+        labels: shared.share(
+            pod.labels
+                .split(',')
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
+        ),
         service_account: pod.service_account.to_string(),
         ips: pod
             .ips
@@ -369,12 +396,12 @@ fn service_port(port: &ServicePort, slices: &[&SliceEndpoints]) -> Option<Servic
 }
 
 /// The labels of an identity; none of a label that cannot be parsed, which no selector matches.
-fn identity(info: &IdentityInfo) -> Option<Identity> {
+fn identity(info: &IdentityInfo, shared: &mut SharedLabels) -> Option<Identity> {
     let (namespace, pod) = parse_normalized(&info.label).ok()?;
     Some(Identity {
         id: info.id,
-        namespace,
-        pod,
+        namespace: shared.share(namespace),
+        pod: shared.share(pod),
     })
 }
 

@@ -104,7 +104,7 @@ fn peers_of_pods(
     let mut known: BTreeMap<(&str, &Labels, &str), Vec<u32>> = BTreeMap::new();
     let mut by_addr = BTreeMap::new();
     for (addr, LabelledPod { pod, namespace }) in pods {
-        let key = (&*pod.namespace, &pod.labels, &*pod.service_account);
+        let key = (&*pod.namespace, &*pod.labels, &*pod.service_account);
         let matching = known.entry(key).or_insert_with(|| {
             let matching = by_labels
                 .iter()

@@ -55,7 +55,7 @@ impl<'a> Destinations<'a> {
         let mut workloads: Vec<Workload<'a>> = Vec::new();
         for (addr, labelled) in pods {
             let pod = labelled.pod;
-            let key = (&*pod.namespace, &pod.labels, &*pod.service_account, &*pod.ports);
+            let key = (&*pod.namespace, &*pod.labels, &*pod.service_account, &*pod.ports);
             let number = *numbers.entry(key).or_insert(workloads.len());
             match workloads.get_mut(number) {
                 Some(workload) => workload.addrs.push(*addr),

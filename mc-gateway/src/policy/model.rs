@@ -47,8 +47,8 @@ pub struct LocalPod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its labels.
-    pub labels: Labels,
+    /// Its labels, shared by the Pods of a workload.
+    pub labels: Arc<Labels>,
     /// Name of its `ServiceAccount`.
     pub service_account: String,
     /// Its addresses.
@@ -96,9 +96,9 @@ pub struct Identity {
     /// Its ID, between [`mc_api::label_identity::MIN_ID`] and [`mc_api::label_identity::MAX_ID`]; others are ignored.
     pub id: u32,
     /// Labels of the Namespace, among them its name.
-    pub namespace: Labels,
+    pub namespace: Arc<Labels>,
     /// Labels of the Pods.
-    pub pod: Labels,
+    pub pod: Arc<Labels>,
 }
 
 /// The rules to enforce.

@@ -227,7 +227,7 @@ pub(crate) fn world(rng: &mut Rng) -> World {
         let pod = LocalPod {
             namespace: namespace.into(),
             name: format!("pod{number}"),
-            labels,
+            labels: labels.into(),
             service_account: account.into(),
             ips: ips.into(),
             ports: vec![ContainerPort {
@@ -325,8 +325,8 @@ pub(crate) fn world(rng: &mut Rng) -> World {
         namespace.insert("kubernetes.io/metadata.name".into(), name.into());
         set.identities.push(Identity {
             id,
-            namespace,
-            pod: of_pod,
+            namespace: namespace.into(),
+            pod: of_pod.into(),
         });
     }
     objects.identities = Some(known);

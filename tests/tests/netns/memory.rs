@@ -3,11 +3,16 @@
 use std::{fmt::Write as _, fs, net::Ipv4Addr};
 
 use mc_tests::{
-    topology::{Cluster, Place},
+    topology::{Cluster, Place, Topology, Variant},
     wait::wait_for,
 };
 
-use crate::fixture::{TIMEOUT, connected};
+use crate::{
+    fixture::{TIMEOUT, connected, options},
+    identities::write,
+    observability::inspect,
+    policies::enforce,
+};
 
 /// Additional clusters.
 const CLUSTERS: u32 = 100;
@@ -96,6 +101,118 @@ fn ten_thousand_prefixes_fit_30_mib() {
 #[test]
 fn a_hundred_thousand_prefixes_fit_60_mib() {
     check("size-100k", 100_000, LIMIT_100_000);
+}
+
+/// Objects of a cluster with policies.
+const POLICIES: u32 = 1_000;
+const IDENTITIES: u32 = 10_000;
+const PODS: u32 = 10_000;
+/// Pods of the Node, the default limit of a kubelet.
+const NODE_PODS: u32 = 110;
+const NAMESPACES: u32 = 100;
+const LIMIT_POLICIES: u64 = 60;
+
+/// Namespaces, Pods, identities of another cluster, and policies for both directions that select ten Pods each.
+fn objects_of_policies() -> Vec<String> {
+    let mut objects = Vec::new();
+    for namespace in 0..NAMESPACES {
+        objects.push(format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: n{namespace}, labels: {{team: t{}}}}}\n",
+            namespace % 7
+        ));
+    }
+    for pod in 0..PODS {
+        let (node, ip) = if pod < NODE_PODS {
+            (
+                "node-west",
+                Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 12, 1, 10)) + pod),
+            )
+        } else {
+            (
+                "elsewhere",
+                Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 12, 16, 0)) + pod),
+            )
+        };
+        objects.push(format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{pod}, namespace: n{}, labels: {{app: a{}, version: v{}}}}}\n\
+             spec: {{nodeName: {node}, containers: []}}\nstatus: {{phase: Running, podIPs: [{{ip: {ip}}}]}}\n",
+            pod % NAMESPACES,
+            pod / NAMESPACES % 10,
+            pod / NAMESPACES / 10,
+        ));
+    }
+    for id in 1..=IDENTITIES {
+        let label = format!(
+            "ns:kubernetes.io/metadata.name=n{},team=t{}&pod:app=a{},version=v{}",
+            id % NAMESPACES,
+            id % NAMESPACES % 7,
+            id / NAMESPACES % 10,
+            id / NAMESPACES / 10
+        );
+        let digest = mc_api::label_identity::digest(&label);
+        let name = mc_api::label_identity::object_name(&digest);
+        objects.push(format!(
+            "apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: LabelIdentity\nmetadata: {{name: {name}}}\n\
+             spec: {{label: \"{label}\", id: {id}, clusters: [east]}}\n"
+        ));
+    }
+    for policy in 0..POLICIES {
+        let (namespace, app) = (policy % NAMESPACES, policy / NAMESPACES);
+        objects.push(format!(
+            "apiVersion: crd.antrea.io/v1beta1\nkind: NetworkPolicy\nmetadata: {{name: p{policy}, namespace: n{namespace}}}\n\
+             spec:\n  priority: {}\n  appliedTo: [{{podSelector: {{matchLabels: {{app: a{app}}}}}}}]\n  ingress:\n  \
+             - action: Allow\n    from: [{{scope: ClusterSet, podSelector: {{matchLabels: {{version: v{app}}}}}}}]\n    \
+             ports: [{{port: {}, endPort: {}}}]\n  - action: Drop\n    from: [{{scope: ClusterSet, namespaceSelector: {{}}}}]\n  \
+             egress:\n  - action: Drop\n    to: [{{namespaceSelector: {{matchLabels: {{team: t{}}}}}}}]\n",
+            1 + app,
+            8000 + app,
+            8100 + policy,
+            namespace % 7
+        ));
+    }
+    objects
+}
+
+#[test]
+fn a_thousand_policies_and_ten_thousand_identities_fit_60_mib() {
+    let mut options = options("size-pol");
+    enforce(&mut options);
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    let before = resident_kib(bed.agent_pid(Place::NodeWest).expect("a process"));
+    // The parser of a file needs memory for all of its objects.
+    for (number, objects) in objects_of_policies().chunks(200).enumerate() {
+        let name = format!("policies-{number}.yaml");
+        write(&bed, Cluster::West, &name, &objects.join("---\n"));
+    }
+    let selected = usize::try_from(NODE_PODS).expect("few") * 2;
+    wait_for("rules of all Pods", TIMEOUT * 9, || {
+        let found = inspect(&bed, Place::NodeWest, "policies")
+            .as_array()
+            .map_or(0, Vec::len);
+        if found == selected {
+            Ok(())
+        } else {
+            Err(format!("{found} of {selected}"))
+        }
+    })
+    .expect("rules");
+    let pid = bed.agent_pid(Place::NodeWest).expect("a process");
+    // A resync returns the memory of the compilation.
+    let after = wait_for("a resync", TIMEOUT * 4, || {
+        let after = resident_kib(pid);
+        if after <= LIMIT_POLICIES * 1024 {
+            Ok(after)
+        } else {
+            Err(format!("{after} KiB are more than {LIMIT_POLICIES} MiB"))
+        }
+    });
+    let after = after.expect("a small process");
+    println!(
+        "agent with {POLICIES} policies, {IDENTITIES} identities and {PODS} Pods: {after} KiB resident ({before} KiB \
+         before), peak {} KiB",
+        status_kib(pid, "VmHWM:")
+    );
 }
 
 fn resident_kib(pid: u32) -> u64 {

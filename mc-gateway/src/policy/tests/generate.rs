@@ -228,7 +228,7 @@ fn cluster_pods() -> impl Strategy<Value = Vec<LocalPod>> {
         pods.map(|((namespace, labels, last, account, ports), index)| LocalPod {
             namespace: namespace.to_owned(),
             name: format!("peer{index}"),
-            labels,
+            labels: labels.into(),
             service_account: account.to_owned(),
             ips: vec![address(false, last), address(true, last)],
             ports,
@@ -340,7 +340,7 @@ fn local_pods() -> impl Strategy<Value = Vec<LocalPod>> {
         pods.map(|((namespace, labels, ports, account), index)| LocalPod {
             namespace: namespace.to_owned(),
             name: format!("pod{index}"),
-            labels,
+            labels: labels.into(),
             service_account: account.to_owned(),
             ips: vec![[10, 9, 0, index].into(), address(true, index)],
             ports,
@@ -357,12 +357,12 @@ fn some_identities() -> impl Strategy<Value = Vec<Identity>> {
         some_labels(),
     );
     vec(identity, 0..=12).prop_map(|list| {
-        let of_labels = |(id, namespace, mut labels, pod): (_, &str, Labels, _)| {
+        let of_labels = |(id, namespace, mut labels, pod): (_, &str, Labels, Labels)| {
             labels.insert(NAMESPACE_NAME.to_owned(), namespace.to_owned());
             Identity {
                 id,
-                namespace: labels,
-                pod,
+                namespace: labels.into(),
+                pod: pod.into(),
             }
         };
         list.into_iter().map(of_labels).collect()

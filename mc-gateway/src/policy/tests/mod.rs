@@ -41,7 +41,7 @@ pub(super) fn pod(namespace: &str, name: &str, ip: &str, pairs: &[(&str, &str)])
     LocalPod {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
-        labels: labels(pairs),
+        labels: labels(pairs).into(),
         service_account: "default".to_owned(),
         ips: vec![ip.parse().unwrap()],
         ports: vec![],
@@ -51,8 +51,8 @@ pub(super) fn pod(namespace: &str, name: &str, ip: &str, pairs: &[(&str, &str)])
 pub(super) fn identity(id: u32, namespace: &str, pairs: &[(&str, &str)], pod: &[(&str, &str)]) -> Identity {
     Identity {
         id,
-        namespace: labels(&[&[(NAMESPACE_NAME, namespace)], pairs].concat()),
-        pod: labels(pod),
+        namespace: labels(&[&[(NAMESPACE_NAME, namespace)], pairs].concat()).into(),
+        pod: labels(pod).into(),
     }
 }
 

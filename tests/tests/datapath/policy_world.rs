@@ -125,8 +125,9 @@ fn own_peer(rng: &mut Rng) -> Value {
 
 /// A rule for packets of the Pods.
 fn egress_rule(rng: &mut Rng) -> Value {
-    let action = *rng.pick(&["Allow", "Drop", "Drop", "Drop", "Reject", "Pass"]);
-    if !rng.one_in(3) {
+    let action = *rng.pick(&["Allow", "Drop", "Drop", "Drop", "Reject", "Reject", "Pass"]);
+    let kind = rng.index(6);
+    if kind < 2 {
         let services: Vec<Value> = (0..rng.range(1, 2))
             .map(|_| {
                 let scope = *rng.pick(&["Cluster", "ClusterSet"]);
@@ -135,10 +136,10 @@ fn egress_rule(rng: &mut Rng) -> Value {
             .collect();
         return json!({ "action": action, "toServices": services });
     }
-    if rng.one_in(2) {
+    if kind < 5 {
         let to: Vec<Value> = (0..rng.range(1, 2)).map(|_| own_peer(rng)).collect();
         let port = json!({ "protocol": *rng.pick(&["TCP", "UDP"]), "port": rng.range(1, 12), "endPort": 40 });
-        let ports = [json!([]), json!([port]), json!([{ "port": "http" }])];
+        let ports = [json!([]), json!([]), json!([port]), json!([{ "port": "http" }])];
         return json!({ "action": action, "to": to, "ports": rng.pick(&ports) });
     }
     let blocks = [

@@ -58,6 +58,17 @@ pub struct SliceEndpoints {
     pub addresses: Vec<String>,
 }
 
+/// Services that policies depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServicesNeeded {
+    /// None.
+    None,
+    /// Those that rules name.
+    Named,
+    /// All, with their endpoints.
+    WithEndpoints,
+}
+
 // === impl PolicyObjects ===
 
 impl PolicyObjects {
@@ -67,30 +78,54 @@ impl PolicyObjects {
         services: impl IntoIterator<Item = &'a ServiceInfo>,
         slices: impl IntoIterator<Item = &'a SliceInfo>,
     ) {
-        let rules = self.policies.iter().flat_map(|policy| &policy.object.egress);
-        if rules.clone().any(Rule::compares_endpoints) {
-            let services = services
-                .into_iter()
-                .filter(|service| !service.cluster_ips.is_empty());
-            self.services.extend(services.cloned());
-            self.endpoints
-                .extend(slices.into_iter().map(SliceEndpoints::from));
-            return;
-        }
-        let peers = rules.flat_map(|rule| rule.peers.iter().flatten());
-        let names = peers.filter_map(|peer| match peer {
-            Peer::Service(name) => Some(name),
-            _ => None,
-        });
-        let names: BTreeSet<&ObjectName> = names.collect();
-        if !names.is_empty() {
-            let is_named = |service: &&ServiceInfo| {
-                names.contains(&ObjectName::namespaced(&service.namespace, &service.name))
-            };
-            self.services
-                .extend(services.into_iter().filter(is_named).cloned());
+        let services = services.into_iter();
+        match services_needed(&self.policies) {
+            ServicesNeeded::None => {}
+            ServicesNeeded::Named => {
+                let names: BTreeSet<&ObjectName> = named_services(&self.policies).collect();
+                let is_named = |service: &&ServiceInfo| {
+                    names.contains(&ObjectName::namespaced(&service.namespace, &service.name))
+                };
+                self.services.extend(services.filter(is_named).cloned());
+            }
+            ServicesNeeded::WithEndpoints => {
+                let services = services.filter(|service| !service.cluster_ips.is_empty());
+                self.services.extend(services.cloned());
+                self.endpoints
+                    .extend(slices.into_iter().map(SliceEndpoints::from));
+            }
         }
     }
+}
+
+/// The Services that rules for egress in these policies depend on.
+#[must_use]
+pub fn services_needed<'a>(
+    policies: impl IntoIterator<Item = &'a Arc<Parsed<Policy>>> + Clone,
+) -> ServicesNeeded {
+    let mut rules = policies
+        .clone()
+        .into_iter()
+        .flat_map(|policy| &policy.object.egress);
+    if rules.any(Rule::compares_endpoints) {
+        ServicesNeeded::WithEndpoints
+    } else if named_services(policies).next().is_some() {
+        ServicesNeeded::Named
+    } else {
+        ServicesNeeded::None
+    }
+}
+
+/// The Services that rules for egress name.
+fn named_services<'a>(
+    policies: impl IntoIterator<Item = &'a Arc<Parsed<Policy>>>,
+) -> impl Iterator<Item = &'a ObjectName> {
+    let rules = policies.into_iter().flat_map(|policy| &policy.object.egress);
+    let peers = rules.flat_map(|rule| rule.peers.iter().flatten());
+    peers.filter_map(|peer| match peer {
+        Peer::Service(name) => Some(name),
+        _ => None,
+    })
 }
 
 impl From<&SliceInfo> for SliceEndpoints {

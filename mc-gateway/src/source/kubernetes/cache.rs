@@ -10,7 +10,7 @@ use mc_kube::NamespacedName;
 use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
-use crate::policy_objects::{Parsed, PolicyObjects, TierInfo};
+use crate::policy_objects::{Parsed, PolicyObjects, ServicesNeeded, TierInfo, services_needed};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
 
 /// An event of one of the watched kinds.
@@ -217,13 +217,18 @@ impl ObjectCache {
         }
     }
 
-    /// Whether every kind of policies was listed completely.
+    /// Whether every kind of policies was listed completely, and Services and EndpointSlices as far as policies depend
+    /// on them: without these, a rule that drops would lack the addresses of Services.
     pub(super) fn policies_are_synced(&self) -> bool {
+        let policies = self.cluster_policies.current.values();
+        let needed = services_needed(policies.chain(self.policies.current.values()));
         self.cluster_policies.synced
             && self.policies.synced
             && self.cluster_groups.synced
             && self.groups.synced
             && self.tiers.synced
+            && (self.services.synced || needed == ServicesNeeded::None)
+            && (self.slices.synced || needed != ServicesNeeded::WithEndpoints)
     }
 
     fn policy_objects(&self) -> PolicyObjects {
@@ -301,6 +306,8 @@ impl ObjectCache {
 
 #[cfg(test)]
 mod tests {
+    use mc_api::network_policy::ClusterNetworkPolicy;
+
     use super::*;
 
     fn node(name: &str) -> NodeInfo {
@@ -368,6 +375,47 @@ mod tests {
             "shop", "web",
         ))));
         assert_eq!(cache.objects().unwrap().services.unwrap().len(), 1);
+    }
+
+    /// A new agent replaced the tables of its predecessor by tables without the addresses of Services.
+    #[test]
+    fn policies_are_unknown_before_the_services_that_they_drop() {
+        let policy = |egress: serde_json::Value| {
+            let object = ClusterNetworkPolicy {
+                metadata: kube::core::ObjectMeta {
+                    name: Some("p".into()),
+                    ..Default::default()
+                },
+                spec: serde_json::json!({
+                    "priority": 1, "appliedTo": [{ "podSelector": {} }], "egress": [egress],
+                }),
+                ..Default::default()
+            };
+            crate::policy_objects::cluster_network_policy(&object)
+        };
+        let by_labels = serde_json::json!({ "action": "Drop", "to": [{ "podSelector": {} }] });
+        let by_name =
+            serde_json::json!({ "action": "Drop", "toServices": [{ "name": "web", "namespace": "shop" }] });
+        let all = serde_json::json!({ "action": "Drop" });
+        for (rule, [none, services, both]) in [
+            (all, [true; 3]),
+            (by_name, [false, true, true]),
+            (by_labels, [false, false, true]),
+        ] {
+            let mut cache = ObjectCache::default();
+            cache.apply(ObjectEvent::ClusterPolicy(Event::InitApply(policy(rule.clone()))));
+            cache.apply(ObjectEvent::ClusterPolicy(Event::InitDone));
+            cache.apply(ObjectEvent::Policy(Event::InitDone));
+            cache.apply(ObjectEvent::ClusterGroup(Event::InitDone));
+            cache.apply(ObjectEvent::Group(Event::InitDone));
+            assert!(!cache.policies_are_synced(), "Tiers were not listed yet");
+            cache.apply(ObjectEvent::Tier(Event::InitDone));
+            assert_eq!(cache.policies_are_synced(), none, "{rule}");
+            cache.apply(ObjectEvent::Service(Event::InitDone));
+            assert_eq!(cache.policies_are_synced(), services, "{rule}");
+            cache.apply(ObjectEvent::Slice(Event::InitDone));
+            assert_eq!(cache.policies_are_synced(), both, "{rule}");
+        }
     }
 
     #[test]

@@ -209,6 +209,30 @@ fn blocks_contain_endpoints_and_addresses_of_services() {
     );
 }
 
+/// Known gap: the Pods of these Services are dropped when the client sends to them directly.
+#[test]
+fn an_allow_by_the_address_or_port_of_a_service_precedes_a_drop_of_its_pods() {
+    let block = |except: &[&str]| {
+        json!([
+            { "action": "Allow", "to": [{ "ipBlock": { "cidr": "0.0.0.0/0", "except": except } }] },
+            { "action": "Drop" },
+        ])
+    };
+    let pods = cluster(None, &block(&["10.1.0.0/16"]));
+    assert_eq!(letters(&pods, &ALL), "DDDDAAAAAA");
+    let pods_and_services = cluster(None, &block(&["10.1.0.0/16", "10.96.0.0/16"]));
+    assert_eq!(letters(&pods_and_services, &ALL), "DDDDADDDAD");
+
+    let (port, drop) = (
+        json!({ "action": "Allow", "ports": [{ "port": 80 }] }),
+        json!({ "action": "Drop" }),
+    );
+    let allowed = cluster(None, &json!([port, drop]));
+    assert_eq!(letters(&allowed, &ALL), "DDDDDAADAA");
+    let dropped_before = json!([{ "action": "Drop", "to": [app("web")] }, port, drop]);
+    assert_eq!(letters(&cluster(None, &dropped_before), &ALL), "DDDDDDDDAA");
+}
+
 #[test]
 fn peers_of_the_cluster_set_are_rejected() {
     let spec = json!({

@@ -100,12 +100,17 @@ pub(super) fn object(name: &ObjectName) -> String {
 
 impl Rule {
     /// Whether a packet to a Service matches this rule for egress by the endpoints of the Service: unless the rule
-    /// names Services or matches every packet.
+    /// names Services, matches every packet, or has no port that a Service can have.
     #[must_use]
     pub fn compares_endpoints(&self) -> bool {
+        let has_port = |service: &Service| matches!(service, Service::Ports { .. } | Service::Named { .. });
+        let is_for_ports = |list: &Vec<Service>| list.iter().any(has_port);
         match &self.peers {
-            None => self.services.is_some(),
-            Some(peers) => peers.iter().any(|peer| !matches!(peer, Peer::Service(_))),
+            None => self.services.as_ref().is_some_and(is_for_ports),
+            Some(peers) => {
+                peers.iter().any(|peer| !matches!(peer, Peer::Service(_)))
+                    && self.services.as_ref().is_none_or(is_for_ports)
+            }
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Compilation of policies to tables.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use mc_api::network_policy::{L4Protocol, Service};
 
 use super::address_classes::{AddressClasses, AddressPeer};
-use super::destinations::Destinations;
+use super::destinations::{Destinations, ServiceMatches};
 use super::identity_classes::{IdentityClasses, LabelPeer};
-use super::model::{Direction, ICMP, ICMPV6, PROTOCOLS, PolicySet, ServicePeer};
+use super::model::{Direction, ICMP, ICMPV6, PROTOCOLS, PolicySet};
 use super::numbers::Numbers;
 use super::order::{EnforcedRule, RulePeer, enforced_rules};
 use super::port_prefixes::{PortPrefix, flatten, split};
@@ -57,9 +57,12 @@ struct Compiler<'a> {
     /// By rule and name of the port.
     missing_ports: BTreeMap<(u32, &'a str), MissingPort>,
     destinations: Destinations<'a>,
-    /// Rules for Services by their endpoints and for Pods by named ports, by the index of the rule, and by Namespace if
-    /// a peer depends on it.
-    destination_rules: BTreeMap<(u32, Option<&'a str>), Vec<PodRule>>,
+    /// Rules for Pods by named ports, by the index of the rule, and by Namespace if a peer depends on it.
+    named_port_rules: BTreeMap<(u32, Option<&'a str>), Vec<PodRule>>,
+    /// By the index of the rule; without rules of which a peer depends on the Namespace of the Pod.
+    service_matches: BTreeMap<u32, ServiceMatches>,
+    /// Rules for packets to Services, by the rules for the Pod, and by Namespace if a peer depends on it.
+    service_rules: BTreeMap<(Vec<u32>, Option<&'a str>), Vec<PodRule>>,
 }
 
 /// The tables of these policies, and the issues of references in them: Tiers, groups, named ports and label identities.
@@ -151,31 +154,26 @@ impl<'a> Compiler<'a> {
         rules: &[EnforcedRule<'a>],
         of: &LabelledPod<'a>,
     ) -> Vec<PodRule> {
-        let mut list = Vec::new();
-        for (rule, index) in rules.iter().zip(0..) {
-            if rule.name.direction != direction || !applies_to(rule, of) {
-                continue;
-            }
-            let mut services = Vec::new();
-            let mut peers = Vec::new();
-            for peer in &rule.peers {
-                match peer {
-                    RulePeer::Service(service) => services.push(*service),
-                    other => peers.extend(self.peer(other, of)),
-                }
-            }
-            // Each Service has its own ports.
-            list.extend(services.iter().map(|service| self.service_rule(index, service)));
-            if services.is_empty() {
-                let ports = self.ports(rule, index, of);
-                list.push(PodRule {
-                    rule: index,
-                    peers,
-                    ports,
-                });
-            }
-            if rule.compares_endpoints() {
-                list.extend_from_slice(self.destination_rules(index, rule, of));
+        let applied = (0..).zip(rules);
+        let applied: Vec<(u32, &EnforcedRule<'a>)> = applied
+            .filter(|(_, rule)| rule.name.direction == direction && applies_to(rule, of))
+            .collect();
+        // Each entry is for one Service port, so that their order is irrelevant.
+        let mut list = match direction {
+            Direction::Ingress => Vec::new(),
+            Direction::Egress => self.service_rules(&applied, of),
+        };
+        for (index, rule) in applied {
+            let peers = rule.peers.iter().filter_map(|peer| self.peer(peer, of));
+            let peers = peers.collect();
+            let ports = self.ports(rule, index, of);
+            list.push(PodRule {
+                rule: index,
+                peers,
+                ports,
+            });
+            if direction == Direction::Egress {
+                list.extend_from_slice(self.named_port_rules(index, rule, of));
             }
         }
         list
@@ -197,10 +195,37 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn service_rule(&mut self, rule: u32, service: &ServicePeer) -> PodRule {
-        let addrs: BTreeSet<IpAddr> = service.ips.iter().copied().collect();
-        let ports = service.ports.iter().map(|port| (port.protocol, port.number));
-        self.addresses_rule(rule, addrs.into_iter().collect(), ports)
+    /// The rules that precede all others for packets to Services.
+    fn service_rules(&mut self, applied: &[(u32, &EnforcedRule<'a>)], of: &LabelledPod<'a>) -> Vec<PodRule> {
+        let relative = applied.iter().any(|(_, rule)| rule.has_relative_peers());
+        let key = (
+            applied.iter().map(|(index, _)| *index).collect(),
+            relative.then_some(&*of.pod.namespace),
+        );
+        if let Some(rules) = self.service_rules.get(&key) {
+            return rules.clone();
+        }
+        for (index, rule) in applied.iter().filter(|(_, rule)| !rule.has_relative_peers()) {
+            let matches = || self.destinations.service_matches(rule, of);
+            self.service_matches.entry(*index).or_insert_with(matches);
+        }
+        let relative: BTreeMap<u32, ServiceMatches> = applied
+            .iter()
+            .filter(|(_, rule)| rule.has_relative_peers())
+            .map(|(index, rule)| (*index, self.destinations.service_matches(rule, of)))
+            .collect();
+        let matches = applied.iter().filter_map(|(index, _)| {
+            let matches = relative.get(index).or_else(|| self.service_matches.get(index))?;
+            Some((*index, matches))
+        });
+        let matches: Vec<_> = matches.collect();
+        let mut rules = Vec::new();
+        for (index, by_addrs) in self.destinations.service_decisions(&matches) {
+            let by_addrs = by_addrs.into_iter();
+            rules.extend(by_addrs.map(|(addrs, ports)| self.addresses_rule(index, addrs, ports.into_iter())));
+        }
+        self.service_rules.insert(key, rules.clone());
+        rules
     }
 
     /// The rule for packets to these addresses and ports.
@@ -223,16 +248,16 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn destination_rules(&mut self, index: u32, rule: &EnforcedRule<'a>, of: &LabelledPod<'a>) -> &[PodRule] {
+    fn named_port_rules(&mut self, index: u32, rule: &EnforcedRule<'a>, of: &LabelledPod<'a>) -> &[PodRule] {
         let namespace = rule.has_relative_peers().then_some(&*of.pod.namespace);
         let key = (index, namespace);
-        if !self.destination_rules.contains_key(&key) {
-            let matching = self.destinations.matching(rule, of).into_iter();
+        if !self.named_port_rules.contains_key(&key) {
+            let matching = self.destinations.with_named_ports(rule, of).into_iter();
             let rules = matching.map(|(addrs, ports)| self.addresses_rule(index, addrs, ports.into_iter()));
             let rules = rules.collect();
-            self.destination_rules.insert(key, rules);
+            self.named_port_rules.insert(key, rules);
         }
-        self.destination_rules.get(&key).map_or(&[], Vec::as_slice)
+        self.named_port_rules.get(&key).map_or(&[], Vec::as_slice)
     }
 
     fn ports(&mut self, rule: &EnforcedRule<'a>, index: u32, to: &LabelledPod<'a>) -> Option<Vec<PortRange>> {

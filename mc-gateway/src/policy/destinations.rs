@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use mc_api::label_identity::Labels;
-use mc_api::network_policy::{IpBlock, Service};
+use mc_api::network_policy::{IpBlock, ObjectName, Service};
 
 use super::identity_classes::LabelPeer;
 use super::model::{ContainerPort, ServicePeer};
@@ -12,7 +12,7 @@ use super::order::{EnforcedRule, RulePeer};
 use super::selection::LabelledPod;
 
 /// A protocol and a port.
-type Port = (u8, u16);
+pub(super) type Port = (u8, u16);
 
 /// Pods that no rule distinguishes.
 #[derive(Debug)]
@@ -21,20 +21,52 @@ struct Workload<'a> {
     addrs: Vec<IpAddr>,
 }
 
-/// An address of a Service with one of its ports.
+/// An address with a port, and the index of the workload at the address.
+#[derive(Clone, Copy, Debug)]
+struct Destination {
+    addr: SocketAddr,
+    protocol: u8,
+    workload: Option<usize>,
+}
+
+/// A Service with one of its endpoints of the address family; without any, the Service alone.
 #[derive(Debug)]
-struct ServiceAddress {
-    addr: IpAddr,
-    port: Port,
-    /// The endpoints of the address family, each with the index of its workload.
-    endpoints: Vec<(SocketAddr, Option<usize>)>,
+struct Backend<'a> {
+    service: &'a ObjectName,
+    endpoint: Option<Destination>,
+}
+
+/// An address of Services with one of their ports.
+#[derive(Debug)]
+struct ServiceAddress<'a> {
+    destination: Destination,
+    backends: Vec<Backend<'a>>,
 }
 
 /// The Pods and Services of the cluster.
 #[derive(Debug, Default)]
 pub(super) struct Destinations<'a> {
     workloads: Vec<Workload<'a>>,
-    services: Vec<ServiceAddress>,
+    named_ports: BTreeSet<(u8, &'a str)>,
+    services: Vec<ServiceAddress<'a>>,
+}
+
+/// The packets to Services that a rule matches.
+#[derive(Debug)]
+pub(super) struct ServiceMatches {
+    /// By the index of the address of a Service; addresses without a match are absent.
+    by_address: BTreeMap<usize, ServiceMatch>,
+    /// Whether the rule denies packets.
+    denies: bool,
+}
+
+/// The packets to an address of a Service that a rule matches.
+#[derive(Debug)]
+struct ServiceMatch {
+    /// Whether the rule matches the address and port regardless of the backends.
+    address: bool,
+    /// For each backend, whether the rule matches packets to it.
+    backends: Vec<bool>,
 }
 
 /// The peers of a rule for one of the Pods that it applies to.
@@ -48,7 +80,7 @@ struct Peers<'a> {
 // === impl Destinations ===
 
 impl<'a> Destinations<'a> {
-    pub(super) fn new(pods: &BTreeMap<IpAddr, LabelledPod<'a>>, services: &[ServicePeer]) -> Self {
+    pub(super) fn new(pods: &BTreeMap<IpAddr, LabelledPod<'a>>, services: &'a [ServicePeer]) -> Self {
         type Key<'a> = (&'a str, &'a Labels, &'a str, &'a [ContainerPort]);
         let mut numbers: BTreeMap<Key<'a>, usize> = BTreeMap::new();
         let mut by_addr = BTreeMap::new();
@@ -66,49 +98,40 @@ impl<'a> Destinations<'a> {
             }
             by_addr.insert(*addr, number);
         }
-        let mut addresses = Vec::new();
-        for service in services {
-            for port in &service.ports {
-                for addr in &service.ips {
-                    let endpoints = port.endpoints.iter().filter(|to| to.is_ipv4() == addr.is_ipv4());
-                    addresses.push(ServiceAddress {
-                        addr: *addr,
-                        port: (port.protocol, port.number),
-                        endpoints: endpoints
-                            .map(|to| (*to, by_addr.get(&to.ip()).copied()))
-                            .collect(),
-                    });
-                }
-            }
-        }
+        let ports = workloads.iter().flat_map(|workload| &workload.pod.pod.ports);
         Self {
+            named_ports: ports.map(|port| (port.protocol, &*port.name)).collect(),
+            services: service_addresses(services, &by_addr),
             workloads,
-            services: addresses,
         }
     }
 
     /// Whether any Pod of the cluster has this named port.
     pub(super) fn has_port(&self, protocol: u8, name: &str) -> bool {
-        let mut ports = self.workloads.iter().flat_map(|workload| &workload.pod.pod.ports);
-        ports.any(|port| is_named(port, protocol, name))
+        self.named_ports.contains(&(protocol, name))
     }
 
-    /// The addresses that a rule for egress matches at these ports, beside those that its peers name with the ports
-    /// that it states: Services by their endpoints, and Pods by their named ports.
-    pub(super) fn matching(
+    /// The addresses of Pods that a rule matches at their named ports.
+    pub(super) fn with_named_ports(
         &self,
         rule: &EnforcedRule<'a>,
         of: &LabelledPod<'a>,
     ) -> BTreeMap<Vec<IpAddr>, Vec<Port>> {
+        let services = rule.rule.services.as_deref().unwrap_or_default();
+        let names = services.iter().filter_map(|service| match service {
+            Service::Named { protocol, name } => Some((protocol.number(), name)),
+            Service::Ports { .. } | Service::Icmp { .. } | Service::Unsupported => None,
+        });
+        let names: Vec<_> = names.collect();
+        if names.is_empty() {
+            return BTreeMap::new();
+        }
         let peers = Peers::new(rule, of, &self.workloads);
-        let services = rule.rule.services.as_deref();
         let mut by_port: BTreeMap<Port, BTreeSet<IpAddr>> = BTreeMap::new();
         for (index, workload) in self.workloads.iter().enumerate() {
             let is_open = |port: &&ContainerPort| {
-                services.unwrap_or_default().iter().any(|service| match service {
-                    Service::Named { protocol, name } => is_named(port, protocol.number(), name),
-                    _ => false,
-                })
+                let mut names = names.iter();
+                names.any(|(protocol, name)| is_named(port, *protocol, name))
             };
             for port in workload.pod.pod.ports.iter().filter(is_open) {
                 let addrs = workload.addrs.iter().copied();
@@ -119,54 +142,162 @@ impl<'a> Destinations<'a> {
                     .extend(matching);
             }
         }
-        for service in &self.services {
-            let matches = |(to, workload): &(SocketAddr, Option<usize>)| {
-                peers.contain(to.ip(), *workload)
-                    && services.is_none_or(|services| {
-                        self.matches_port(services, (service.port.0, to.port()), *workload)
-                    })
-            };
-            let mut endpoints = service.endpoints.iter();
-            let is_matched = if rule.rule.action.denies() {
-                endpoints.any(matches)
-            } else {
-                !service.endpoints.is_empty() && endpoints.all(matches)
-            };
-            if is_matched {
-                by_port.entry(service.port).or_default().insert(service.addr);
-            }
-        }
-        let mut by_addrs: BTreeMap<Vec<IpAddr>, Vec<Port>> = BTreeMap::new();
-        for (port, addrs) in by_port {
-            if !addrs.is_empty() {
-                by_addrs
-                    .entry(addrs.into_iter().collect())
-                    .or_default()
-                    .push(port);
-            }
-        }
-        by_addrs
+        by_addrs(by_port)
     }
 
-    /// Whether one of the entries contains the port of an endpoint.
-    fn matches_port(&self, services: &[Service], (protocol, port): Port, workload: Option<usize>) -> bool {
-        services.iter().any(|service| match service {
+    /// The packets to Services that a rule matches. One that denies matches the address and port of the Service as
+    /// well as those of an endpoint. Others match endpoints, so that a block that contains the address of a Service
+    /// does not open its Pods, unless they name the Service or match every packet.
+    pub(super) fn service_matches(&self, rule: &EnforcedRule<'a>, of: &LabelledPod<'a>) -> ServiceMatches {
+        let peers = Peers::new(rule, of, &self.workloads);
+        let denies = rule.rule.action.denies();
+        let ports = rule.rule.services.as_deref();
+        let matches = |to: &Destination| {
+            peers.contain(to.addr.ip(), to.workload) && ports.is_none_or(|ports| self.matches_port(ports, to))
+        };
+        let mut by_address = BTreeMap::new();
+        for (index, service) in self.services.iter().enumerate() {
+            let address = matches(&service.destination);
+            let is_matched = |backend: &Backend<'_>| {
+                denies && address
+                    || rule.matches_every_packet()
+                    || rule.names(backend.service)
+                    || backend.endpoint.as_ref().is_some_and(matches)
+            };
+            let backends: Vec<bool> = service.backends.iter().map(is_matched).collect();
+            if address || backends.contains(&true) {
+                by_address.insert(index, ServiceMatch { address, backends });
+            }
+        }
+        ServiceMatches { by_address, denies }
+    }
+
+    /// The rule that decides on packets to each Service, of rules in their order: the first one that denies a backend
+    /// if it is the first match of one, else the first match of any. The agent does not know the backend that the
+    /// service proxy selects. Addresses on which the same rule decides regardless of backends are absent.
+    pub(super) fn service_decisions(
+        &self,
+        rules: &[(u32, &ServiceMatches)],
+    ) -> BTreeMap<u32, BTreeMap<Vec<IpAddr>, Vec<Port>>> {
+        let matched: BTreeSet<usize> = rules
+            .iter()
+            .flat_map(|(_, matches)| matches.by_address.keys().copied())
+            .collect();
+        let mut by_rule: BTreeMap<u32, BTreeMap<Port, BTreeSet<IpAddr>>> = BTreeMap::new();
+        for index in matched {
+            let Some(service) = self.services.get(index) else {
+                continue;
+            };
+            let matching: Vec<_> = rules
+                .iter()
+                .filter_map(|(rule, matches)| Some((*rule, matches.denies, matches.by_address.get(&index)?)))
+                .collect();
+            let by_address = matching.iter().find(|(_, _, of_rule)| of_rule.address);
+            let decision = service.decision(&matching);
+            if let Some(rule) = decision
+                && by_address.map(|(rule, ..)| *rule) != decision
+            {
+                let destination = &service.destination;
+                let by_port = by_rule.entry(rule).or_default();
+                let addrs = by_port.entry((destination.protocol, destination.addr.port()));
+                addrs.or_default().insert(destination.addr.ip());
+            }
+        }
+        let by_rule = by_rule.into_iter();
+        by_rule.map(|(rule, by_port)| (rule, by_addrs(by_port))).collect()
+    }
+
+    /// Whether one of the entries contains the port of a destination.
+    fn matches_port(&self, ports: &[Service], to: &Destination) -> bool {
+        ports.iter().any(|service| match service {
             Service::Ports {
-                protocol: of,
+                protocol,
                 first,
                 last,
-            } => of.number() == protocol && (*first..=*last).contains(&port),
-            Service::Named { protocol: of, name } => {
-                let workload = workload.and_then(|index| self.workloads.get(index));
-                of.number() == protocol
+            } => protocol.number() == to.protocol && (*first..=*last).contains(&to.addr.port()),
+            Service::Named { protocol, name } => {
+                let workload = to.workload.and_then(|index| self.workloads.get(index));
+                protocol.number() == to.protocol
                     && workload.is_some_and(|workload| {
                         let mut ports = workload.pod.pod.ports.iter();
-                        ports.any(|own| own.number == port && is_named(own, protocol, name))
+                        ports.any(|own| own.number == to.addr.port() && is_named(own, to.protocol, name))
                     })
             }
             Service::Icmp { .. } | Service::Unsupported => false,
         })
     }
+}
+
+// === impl ServiceAddress ===
+
+impl ServiceAddress<'_> {
+    /// The rule that decides on packets to the address, of rules in their order, each with whether it denies packets.
+    fn decision(&self, rules: &[(u32, bool, &ServiceMatch)]) -> Option<u32> {
+        let firsts = (0..self.backends.len()).filter_map(|backend| {
+            let mut rules = rules.iter();
+            rules.find(|(_, _, of_rule)| of_rule.backends.get(backend) == Some(&true))
+        });
+        let (mut denied, mut permitted) = (None, None);
+        for (rule, denies, _) in firsts {
+            let first = if *denies { &mut denied } else { &mut permitted };
+            *first = Some(first.map_or(*rule, |other: u32| other.min(*rule)));
+        }
+        denied.or(permitted)
+    }
+}
+
+/// The addresses of Services with their backends; Services with the same address and port share an entry.
+fn service_addresses<'a>(
+    services: &'a [ServicePeer],
+    by_addr: &BTreeMap<IpAddr, usize>,
+) -> Vec<ServiceAddress<'a>> {
+    let destination = |addr: SocketAddr, protocol| Destination {
+        addr,
+        protocol,
+        workload: by_addr.get(&addr.ip()).copied(),
+    };
+    let mut addresses: BTreeMap<(SocketAddr, u8), Vec<Backend<'a>>> = BTreeMap::new();
+    for service in services {
+        for port in &service.ports {
+            for addr in &service.ips {
+                let key = (SocketAddr::new(*addr, port.number), port.protocol);
+                let endpoints = port.endpoints.iter().filter(|to| to.is_ipv4() == addr.is_ipv4());
+                let mut backends = endpoints
+                    .map(|to| Some(destination(*to, port.protocol)))
+                    .peekable();
+                let is_empty = backends.peek().is_none();
+                let backends = backends.chain(is_empty.then_some(None));
+                addresses
+                    .entry(key)
+                    .or_default()
+                    .extend(backends.map(|endpoint| Backend {
+                        service: &service.name,
+                        endpoint,
+                    }));
+            }
+        }
+    }
+    let addresses = addresses.into_iter();
+    addresses
+        .map(|((addr, protocol), backends)| ServiceAddress {
+            destination: destination(addr, protocol),
+            backends,
+        })
+        .collect()
+}
+
+/// The ports of each set of addresses.
+fn by_addrs(by_port: BTreeMap<Port, BTreeSet<IpAddr>>) -> BTreeMap<Vec<IpAddr>, Vec<Port>> {
+    let mut by_addrs: BTreeMap<Vec<IpAddr>, Vec<Port>> = BTreeMap::new();
+    for (port, addrs) in by_port {
+        if !addrs.is_empty() {
+            by_addrs
+                .entry(addrs.into_iter().collect())
+                .or_default()
+                .push(port);
+        }
+    }
+    by_addrs
 }
 
 fn is_named(port: &ContainerPort, protocol: u8, name: &str) -> bool {

@@ -4,10 +4,10 @@
 use std::net::IpAddr;
 
 use mc_api::label_identity::{Labels, NAMESPACE_NAME};
-use mc_api::network_policy::{NamespaceMatch, PodMatch, Service};
+use mc_api::network_policy::{NamespaceMatch, ObjectName, PodMatch, Service};
 
 use super::model::{
-    ContainerPort, Direction, HOST_IDENTITY, ICMP, ICMPV6, Packet, PolicySet, ServicePeer, Verdict,
+    ContainerPort, Direction, HOST_IDENTITY, ICMP, ICMPV6, Packet, PolicySet, ServicePeerPort, Verdict,
 };
 use super::order::{EnforcedRule, RulePeer, enforced_rules};
 use super::selection::{LabelledPod, applies_to, by_address, has_account, identities, namespaces};
@@ -29,8 +29,16 @@ struct PeerPod<'a> {
     ports: &'a [ContainerPort],
 }
 
+/// A Service with one of its endpoints of the address family; without any, the Service alone.
+struct Backend<'a> {
+    service: &'a ObjectName,
+    /// The packet behind the service proxy.
+    endpoint: Option<Packet>,
+}
+
 /// The decision on a packet: the first matching rule, in the order of Tier, priority, creation and name of the policy
-/// and then of the rules.
+/// and then of the rules. The service proxy selects a backend behind the programs, so a packet to a Service is denied by
+/// the first rule that denies one of its backends; else the first rule that matches any of them decides.
 pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
     let namespaces = namespaces(set);
     let local = by_address(&set.local_pods, &namespaces);
@@ -58,53 +66,73 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
         }),
         in_cluster: in_cluster(packet.peer),
     };
-    // A packet to each endpoint of the Services at the address and port.
-    let ports = set
-        .services
-        .iter()
-        .filter(|service| service.ips.contains(&packet.peer));
-    let ports = ports.flat_map(|service| &service.ports);
-    let endpoints: Vec<Vec<Packet>> = ports
-        .filter(|port| (port.protocol, port.number) == (packet.protocol, packet.port))
-        .map(|port| {
-            let endpoints = port.endpoints.iter();
-            endpoints
-                .filter(|to| to.is_ipv4() == packet.peer.is_ipv4())
-                .map(|to| Packet {
-                    peer: to.ip(),
-                    port: to.port(),
-                    ..*packet
-                })
-                .collect()
-        })
+    let rules: Vec<_> = enforced_rules(set)
+        .0
+        .into_iter()
+        .filter(|rule| rule.name.direction == packet.direction && applies_to(rule, pod))
         .collect();
-    let mut drop_unknown = false;
-    for rule in enforced_rules(set).0 {
-        if rule.name.direction != packet.direction || !applies_to(&rule, pod) {
-            continue;
-        }
-        let by_endpoint = |to: &Packet| {
-            let other = Other {
-                identity: None,
-                in_cluster: in_cluster(to.peer),
+    let matches_packet = |rule: &EnforcedRule<'_>| matches(rule, pod, &other, packet);
+    // The first rule for a backend, which a rule that permits packets matches by its endpoint.
+    let first_rule = |backend: &Backend<'_>| {
+        rules.iter().position(|rule| {
+            let by_endpoint = |to: &Packet| {
+                let other = Other {
+                    identity: None,
+                    in_cluster: in_cluster(to.peer),
+                };
+                matches(rule, pod, &other, to)
             };
-            matches(&rule, pod, &other, to)
-        };
-        let by_endpoints = |endpoints: &Vec<Packet>| {
-            if rule.rule.action.denies() {
-                endpoints.iter().any(by_endpoint)
-            } else {
-                !endpoints.is_empty() && endpoints.iter().all(by_endpoint)
-            }
-        };
-        if matches(&rule, pod, &other, packet)
-            || rule.compares_endpoints() && endpoints.iter().any(by_endpoints)
-        {
-            return Verdict::of_rule(rule.rule.action, rule.name);
-        }
-        drop_unknown |= rule.has_label_peers;
+            rule.rule.action.denies() && matches_packet(rule)
+                || rule.matches_every_packet()
+                || rule.names(backend.service)
+                || backend.endpoint.as_ref().is_some_and(by_endpoint)
+        })
+    };
+    let of_backends: Vec<usize> = backends(set, packet).iter().filter_map(first_rule).collect();
+    let is_denial = |index: &&usize| rules.get(**index).is_some_and(|rule| rule.rule.action.denies());
+    let denial = of_backends.iter().filter(is_denial).min();
+    let first = denial.or_else(|| of_backends.iter().min()).copied();
+    let first = first.or_else(|| rules.iter().position(matches_packet));
+    if let Some(rule) = first.and_then(|index| rules.get(index)) {
+        return Verdict::of_rule(rule.rule.action, rule.name.clone());
     }
+    let drop_unknown = rules.iter().any(|rule| rule.has_label_peers);
     Verdict::without_rule(drop_unknown && is_unknown)
+}
+
+/// The Services at the destination of a packet for egress, with their endpoints.
+fn backends<'a>(set: &'a PolicySet, packet: &Packet) -> Vec<Backend<'a>> {
+    let mut backends = Vec::new();
+    if packet.direction == Direction::Ingress {
+        return backends;
+    }
+    for service in set.services.iter().filter(|to| to.ips.contains(&packet.peer)) {
+        let is_port =
+            |port: &&ServicePeerPort| (port.protocol, port.number) == (packet.protocol, packet.port);
+        for port in service.ports.iter().filter(is_port) {
+            let of_family = port
+                .endpoints
+                .iter()
+                .filter(|to| to.is_ipv4() == packet.peer.is_ipv4());
+            let mut endpoints: Vec<_> = of_family
+                .map(|to| {
+                    Some(Packet {
+                        peer: to.ip(),
+                        port: to.port(),
+                        ..*packet
+                    })
+                })
+                .collect();
+            if endpoints.is_empty() {
+                endpoints.push(None);
+            }
+            backends.extend(endpoints.into_iter().map(|endpoint| Backend {
+                service: &service.name,
+                endpoint,
+            }));
+        }
+    }
+    backends
 }
 
 fn matches(rule: &EnforcedRule<'_>, of: &LabelledPod<'_>, other: &Other<'_>, packet: &Packet) -> bool {
@@ -113,7 +141,8 @@ fn matches(rule: &EnforcedRule<'_>, of: &LabelledPod<'_>, other: &Other<'_>, pac
         RulePeer::Block(block) => block.contains(packet.peer),
         RulePeer::RemotePods(pods) => other.identity.is_some_and(|peer| matches_pod(pods, of, &peer)),
         RulePeer::ClusterPods(pods) => other.in_cluster.is_some_and(|peer| matches_pod(pods, of, &peer)),
-        RulePeer::Service(service) => is_to_service(service, packet),
+        // The Services at a destination are those of its backends.
+        RulePeer::Service(_) => false,
     });
     let services = rule.rule.services.as_ref();
     // Named ports are those of the destination.
@@ -123,12 +152,6 @@ fn matches(rule: &EnforcedRule<'_>, of: &LabelledPod<'_>, other: &Other<'_>, pac
     };
     matches_peer
         && services.is_none_or(|list| list.iter().any(|service| matches_service(service, ports, packet)))
-}
-
-fn is_to_service(service: &ServicePeer, packet: &Packet) -> bool {
-    let mut ports = service.ports.iter();
-    service.ips.contains(&packet.peer)
-        && ports.any(|port| (port.protocol, port.number) == (packet.protocol, packet.port))
 }
 
 fn matches_pod(pods: &PodMatch, of: &LabelledPod<'_>, peer: &PeerPod<'_>) -> bool {

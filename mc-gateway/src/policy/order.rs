@@ -281,9 +281,16 @@ fn is_own(policy: &Policy, pods: &PodMatch) -> bool {
 // === impl EnforcedRule ===
 
 impl<'a> EnforcedRule<'a> {
-    /// Whether a packet to a Service matches by the endpoints of the Service.
-    pub(super) fn compares_endpoints(&self) -> bool {
-        self.name.direction == Direction::Egress && self.rule.compares_endpoints()
+    /// Whether the rule has no condition on packets.
+    pub(super) fn matches_every_packet(&self) -> bool {
+        self.rule.services.is_none() && self.peers.iter().any(|peer| matches!(peer, RulePeer::Every))
+    }
+
+    /// Whether a Service is one of its peers.
+    pub(super) fn names(&self, service: &ObjectName) -> bool {
+        self.peers
+            .iter()
+            .any(|peer| matches!(peer, RulePeer::Service(peer) if peer.name == *service))
     }
 
     /// Whether a peer depends on the Namespace of the Pod that the rule applies to.

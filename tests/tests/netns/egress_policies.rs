@@ -86,4 +86,14 @@ fn egress_rules_select_pods_by_labels_also_behind_a_service() {
     let ping = bed.hosts.traffic().ping(&bed.far, LOCAL, 3);
     assert_eq!(ping.expect("ping").received, 3, "replies of the Pod");
     drop(far);
+
+    let block =
+        format!("  - action: Allow\n    to: [{{ipBlock: {{cidr: {SERVICE}/32}}}}]\n  - action: Drop\n");
+    write_egress(&bed, &block);
+    bed.wait_dropped(&bed.local, server, "policy", "a Pod of the Service");
+    bed.wait_dropped(&bed.local, SERVICE, "policy", "a Service by its address");
+    let name = "  - action: Allow\n    toServices: [{name: web, namespace: shop}]\n  - action: Drop\n";
+    write_egress(&bed, name);
+    bed.wait_passing(&bed.local, SERVICE, "a Service by its name");
+    bed.wait_dropped(&bed.local, server, "policy", "a Pod of the named Service");
 }

@@ -178,7 +178,11 @@ fn named_ports_are_those_of_the_destination() {
         (OF_WEB, TCP, 80),
         (MIXED, TCP, 80),
     ];
-    assert_eq!(letters(&set, &to), "ADAAD");
+    assert_eq!(
+        letters(&set, &to),
+        "ADAAA",
+        "no rule drops the Pod db of the last Service"
+    );
     assert_eq!(compile(&set).1, []);
     let rules = json!([{ "action": "Allow", "to": [app("web")], "ports": [{ "port": "ftp" }] }]);
     let texts: Vec<_> = compile(&cluster(None, &rules))
@@ -209,28 +213,87 @@ fn blocks_contain_endpoints_and_addresses_of_services() {
     );
 }
 
-/// Known gap: the Pods of these Services are dropped when the client sends to them directly.
+/// A Service is as closed as its Pods: a rule that permits packets by the address or port of the Service would let a
+/// client reach Pods through it that a later rule drops.
 #[test]
-fn an_allow_by_the_address_or_port_of_a_service_precedes_a_drop_of_its_pods() {
-    let block = |except: &[&str]| {
-        json!([
-            { "action": "Allow", "to": [{ "ipBlock": { "cidr": "0.0.0.0/0", "except": except } }] },
-            { "action": "Drop" },
-        ])
-    };
-    let pods = cluster(None, &block(&["10.1.0.0/16"]));
-    assert_eq!(letters(&pods, &ALL), "DDDDAAAAAA");
-    let pods_and_services = cluster(None, &block(&["10.1.0.0/16", "10.96.0.0/16"]));
-    assert_eq!(letters(&pods_and_services, &ALL), "DDDDADDDAD");
+fn an_allow_by_the_address_or_port_of_a_service_does_not_precede_a_drop_of_its_pods() {
+    for action in ["Allow", "Pass"] {
+        let letter = &action[..1];
+        let expect = |rules: &Value, expected: &str| {
+            let set = cluster(None, rules);
+            assert_eq!(letters(&set, &ALL), expected.replace('A', letter), "{rules}");
+        };
+        let block = |except: &[&str]| {
+            json!([
+                { "action": action, "to": [{ "ipBlock": { "cidr": "0.0.0.0/0", "except": except } }] },
+                { "action": "Drop" },
+            ])
+        };
+        expect(&block(&["10.1.0.0/16"]), "DDDDADDDAD");
+        expect(&block(&["10.1.0.0/16", "10.96.0.0/16"]), "DDDDADDDAD");
 
-    let (port, drop) = (
-        json!({ "action": "Allow", "ports": [{ "port": 80 }] }),
-        json!({ "action": "Drop" }),
+        let (port, drop) = (
+            json!({ "action": action, "ports": [{ "port": 80 }] }),
+            json!({ "action": "Drop" }),
+        );
+        expect(&json!([port, drop]), "DDDDDDDDDD");
+        let pod_port = json!({ "action": action, "ports": [{ "port": 8080 }, { "port": 9090 }] });
+        expect(&json!([pod_port, drop]), "AAAAAADDDD");
+        expect(
+            &json!([{ "action": "Drop", "to": [app("web")] }, port]),
+            "DD...DD.AA",
+        );
+        expect(&json!([{ "action": action }, drop]), "AAAAAAAAAA");
+    }
+}
+
+/// Different rules may permit the endpoints of a Service.
+#[test]
+fn the_rules_that_allow_the_endpoints_of_a_service_may_differ() {
+    let allow = |name| json!({ "action": "Allow", "to": [app(name)] });
+    let drop = json!({ "action": "Drop" });
+    let set = cluster(None, &json!([allow("web"), allow("db"), drop]));
+    assert_eq!(letters(&set, &ALL), "AAADDAADDD");
+    let packet = Packet {
+        direction: Direction::Egress,
+        peer: MIXED.parse().unwrap(),
+        port: 80,
+        ..packet(CLIENT, 0)
+    };
+    assert_eq!(verdict(&set, &packet).rule.unwrap().index, 0);
+    let between = json!({ "action": "Reject", "to": [app("db")] });
+    let set = cluster(None, &json!([allow("web"), between, allow("db"), drop]));
+    assert_eq!(letters(&set, &ALL), "AARDDARDDD");
+}
+
+#[test]
+fn a_named_service_is_open_before_rules_for_its_endpoints() {
+    let web = json!([{ "name": "web", "namespace": "shop" }, { "name": "empty", "namespace": "shop" }]);
+    let named = |action| json!({ "action": action, "toServices": web });
+    let drop = json!({ "action": "Drop" });
+    let set = cluster(None, &json!([named("Allow"), drop]));
+    assert_eq!(letters(&set, &ALL), "DDDDDADDDA");
+    let set = cluster(
+        None,
+        &json!([{ "action": "Drop", "to": [app("web")] }, named("Allow")]),
     );
-    let allowed = cluster(None, &json!([port, drop]));
-    assert_eq!(letters(&allowed, &ALL), "DDDDDAADAA");
-    let dropped_before = json!([{ "action": "Drop", "to": [app("web")] }, port, drop]);
-    assert_eq!(letters(&cluster(None, &dropped_before), &ALL), "DDDDDDDDAA");
+    assert_eq!(letters(&set, &ALL), "DD...DD..A");
+    let set = cluster(
+        None,
+        &json!([named("Drop"), { "action": "Allow", "to": [app("web")] }]),
+    );
+    assert_eq!(letters(&set, &ALL), "AA...DA..D");
+}
+
+/// Both Services have the address: the service proxy selects endpoints of either.
+#[test]
+fn services_of_the_same_address_and_port_are_as_closed_as_either() {
+    let allow = json!({ "action": "Allow", "toServices": [{ "name": "web", "namespace": "shop" }] });
+    let mut set = cluster(None, &json!([allow, { "action": "Drop", "to": [app("db")] }]));
+    assert_eq!(letters(&set, &[(OF_WEB, TCP, 80)]), "A");
+    set.services
+        .push(service("other", OF_WEB, (TCP, 80), &[(DB, 5432)]));
+    assert_eq!(letters(&set, &[(OF_WEB, TCP, 80)]), "D");
 }
 
 #[test]

@@ -3,8 +3,11 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use mc_api::network_policy::Peer;
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::super::tables::OTHER_PROTOCOL;
@@ -45,10 +48,78 @@ fn reversed(set: &PolicySet) -> PolicySet {
     set
 }
 
-/// Checks a set and packets, and counts the verdicts.
+/// Packets, some of them for one of the Services, if there are any.
+fn packets() -> impl Strategy<Value = Vec<(Packet, Option<Index>)>> {
+    vec((some_packet(), option::of(any::<Index>())), PACKETS)
+}
+
+/// A packet for egress to a Service.
+fn to_service(set: &PolicySet, packet: Packet, index: Option<Index>) -> Packet {
+    let services = set.services.iter();
+    let destinations: Vec<_> = services
+        .flat_map(|to| {
+            to.ips
+                .iter()
+                .flat_map(|ip| to.ports.iter().map(|port| (*ip, port)))
+        })
+        .filter(|(ip, _)| ip.is_ipv4() == packet.pod.is_ipv4())
+        .collect();
+    match index {
+        Some(index) if packet.direction == Direction::Egress && !destinations.is_empty() => {
+            let (peer, port) = index.get(&destinations);
+            Packet {
+                peer: *peer,
+                protocol: port.protocol,
+                port: port.number,
+                ..packet
+            }
+        }
+        _ => packet,
+    }
+}
+
+/// Packets to the endpoints of the Services at the destination of a packet.
+fn to_endpoints(set: &PolicySet, packet: &Packet) -> Vec<Packet> {
+    let services = set.services.iter().filter(|to| to.ips.contains(&packet.peer));
+    let ports = services.flat_map(|to| &to.ports);
+    let ports = ports.filter(|port| (port.protocol, port.number) == (packet.protocol, packet.port));
+    let endpoints = ports.flat_map(|port| &port.endpoints);
+    endpoints
+        .filter(|to| to.is_ipv4() == packet.peer.is_ipv4())
+        .map(|to| Packet {
+            peer: to.ip(),
+            port: to.port(),
+            ..*packet
+        })
+        .collect()
+}
+
+fn passes(verdict: &Verdict) -> bool {
+    matches!(letter(verdict), 'A' | 'P' | '.')
+}
+
+/// Checks that a packet to a Service passes only if packets to each of its endpoints pass, unless a rule names
+/// Services. Returns whether the verdict depends on the endpoints.
+fn check_service(set: &PolicySet, packet: &Packet, verdict: &Verdict) -> Result<bool, TestCaseError> {
+    let without_services = PolicySet {
+        services: Vec::new(),
+        ..set.clone()
+    };
+    let rules = set.policies.iter().flat_map(|policy| &policy.egress);
+    let mut peers = rules.filter_map(|rule| rule.peers.as_ref()).flatten();
+    if passes(verdict) && !peers.any(|peer| matches!(peer, Peer::Service(_))) {
+        for to in to_endpoints(set, packet) {
+            let direct = evaluate(&without_services, &to);
+            prop_assert!(passes(&direct), "{to:?}: {direct:?}, to the Service {verdict:?}");
+        }
+    }
+    Ok(evaluate(&without_services, packet) != *verdict)
+}
+
+/// Checks a set and packets, and counts the verdicts, and as `s` those that depend on Services.
 fn check(
     set: &PolicySet,
-    packets: Vec<Packet>,
+    packets: Vec<(Packet, Option<Index>)>,
     actions: &mut BTreeMap<char, usize>,
 ) -> Result<(), TestCaseError> {
     let (tables, issues) = compile(set);
@@ -58,16 +129,20 @@ fn check(
         &(tables.clone(), issues),
         "the order of lists is irrelevant"
     );
-    for packet in packets {
+    for (packet, index) in packets {
+        let packet = to_service(set, packet, index);
         let expected = evaluate(set, &packet);
         prop_assert_eq!(&look_up(&tables, &packet), &expected, "{:?}", packet);
         *actions.entry(letter(&expected)).or_default() += 1;
+        if packet.direction == Direction::Egress && check_service(set, &packet, &expected)? {
+            *actions.entry('s').or_default() += 1;
+        }
     }
     Ok(())
 }
 
 /// Checks random cases, in which these actions occur.
-fn check_all(cases: &impl Strategy<Value = (PolicySet, Vec<Packet>)>, occurring: &str) {
+fn check_all(cases: &impl Strategy<Value = (PolicySet, Vec<(Packet, Option<Index>)>)>, occurring: &str) {
     let actions = RefCell::new(BTreeMap::new());
     let config = Config {
         failure_persistence: None,
@@ -87,7 +162,7 @@ fn check_all(cases: &impl Strategy<Value = (PolicySet, Vec<Packet>)>, occurring:
 
 #[test]
 fn tables_give_the_verdict_of_the_evaluator() {
-    check_all(&(policy_set(), vec(some_packet(), PACKETS)), "ADRP.U");
+    check_all(&(policy_set(), packets()), "ADRP.Us");
 }
 
 #[test]
@@ -102,5 +177,6 @@ fn tables_give_the_verdict_of_the_evaluator_for_overlapping_rules() {
         port,
         ..packet
     });
-    check_all(&(sets, vec(packet, PACKETS)), "ADRP.U");
+    let packets = vec(packet.prop_map(|packet| (packet, None)), PACKETS);
+    check_all(&(sets, packets), "ADRP.U");
 }

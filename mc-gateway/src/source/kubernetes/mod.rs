@@ -3,6 +3,8 @@
 mod cache;
 pub(crate) mod node_object;
 mod pod_watch;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,7 @@ use crate::objects::Objects;
 use crate::policy_objects;
 use cache::{ObjectCache, ObjectEvent};
 use pod_watch::PodWatch;
-use watch::{WatchEvent, watch};
+use watch::{WatchEvent, watch, watch_optional};
 
 /// Kind of Services.
 const SERVICE: &str = "Service";
@@ -150,46 +152,40 @@ pub(super) async fn start(
     Ok(receiver)
 }
 
-/// Watches of the kinds of network policies.
+/// Watches of the kinds of network policies, whose CRDs a cluster without policies may lack.
 fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent>; 5] {
-    let all = watcher::Config::default;
     [
-        watch(
+        watch_optional(
             "ClusterNetworkPolicy",
             Api::<ClusterNetworkPolicy>::all(client.clone()),
-            all(),
             node,
             policy_objects::cluster_network_policy,
             ObjectEvent::ClusterPolicy,
         ),
-        watch(
+        watch_optional(
             "NetworkPolicy",
             Api::<NetworkPolicy>::all(client.clone()),
-            all(),
             node,
             policy_objects::network_policy,
             ObjectEvent::Policy,
         ),
-        watch(
+        watch_optional(
             "ClusterGroup",
             Api::<ClusterGroup>::all(client.clone()),
-            all(),
             node,
             policy_objects::cluster_group,
             ObjectEvent::ClusterGroup,
         ),
-        watch(
+        watch_optional(
             "Group",
             Api::<NamespacedGroup>::all(client.clone()),
-            all(),
             node,
             policy_objects::namespaced_group,
             ObjectEvent::Group,
         ),
-        watch(
+        watch_optional(
             "Tier",
             Api::<Tier>::all(client.clone()),
-            all(),
             node,
             policy_objects::tier,
             ObjectEvent::Tier,

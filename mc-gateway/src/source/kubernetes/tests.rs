@@ -1,0 +1,315 @@
+//! The source at a simulated API server whose kinds appear, disappear and fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response, Uri};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tower::service_fn;
+
+use super::*;
+
+const GROUP: &str = "crd.antrea.io";
+const POLICY_KINDS: [&str; 5] = [
+    "clusternetworkpolicies",
+    "networkpolicies",
+    "clustergroups",
+    "groups",
+    "tiers",
+];
+const NOT_FOUND: u16 = 404;
+/// Longer than any delay between two requests.
+const LONG: Duration = Duration::from_mins(3);
+
+/// The answer to requests for a kind.
+#[derive(Clone, PartialEq)]
+enum Answer {
+    Items(Vec<Value>),
+    Code(u16),
+}
+
+#[derive(Default)]
+struct State {
+    /// Other kinds have no objects.
+    kinds: BTreeMap<&'static str, Answer>,
+    /// Number of changes of a kind, its resource version.
+    versions: BTreeMap<&'static str, u32>,
+    /// Kinds that are not served although they have objects.
+    hidden: BTreeSet<&'static str>,
+    /// Kinds that are served in a version the agent does not read.
+    other_version: BTreeSet<&'static str>,
+    discovery_fails: bool,
+    lists: BTreeMap<String, u32>,
+}
+
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<State>>);
+
+impl Server {
+    fn set(&self, kind: &'static str, answer: Answer) {
+        let mut state = self.0.lock().unwrap();
+        state.kinds.insert(kind, answer);
+        *state.versions.entry(kind).or_default() += 1;
+    }
+
+    fn hide(&self, kind: &'static str, hidden: bool) {
+        let kinds = &mut self.0.lock().unwrap().hidden;
+        if hidden {
+            kinds.insert(kind);
+        } else {
+            kinds.remove(kind);
+        }
+    }
+
+    fn lists(&self, kind: &str) -> u32 {
+        self.0
+            .lock()
+            .unwrap()
+            .lists
+            .get(kind)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn answer(&self, kind: &str) -> Answer {
+        let state = self.0.lock().unwrap();
+        if state.hidden.contains(kind) {
+            return Answer::Code(NOT_FOUND);
+        }
+        let known = state.kinds.get(kind).cloned();
+        known.unwrap_or(Answer::Items(Vec::new()))
+    }
+
+    fn version(&self, kind: &str) -> String {
+        let version = self.0.lock().unwrap().versions.get(kind).copied();
+        version.unwrap_or_default().saturating_add(1).to_string()
+    }
+
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.respond(request.uri().clone()).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn respond(&self, uri: Uri) -> Response<Body> {
+        let path = uri.path();
+        let kind = path.rsplit('/').next().unwrap_or_default();
+        if path == "/apis" || path == "/apis/crd.antrea.io/v1beta1" || path == "/apis/crd.antrea.io/v1alpha1"
+        {
+            return self.discover(path);
+        }
+        if let Some(version) = watched_version(&uri) {
+            // The watch ends once there are other objects.
+            while self.version(kind) == version && self.answer(kind) != Answer::Code(NOT_FOUND) {
+                sleep(Duration::from_millis(100)).await;
+            }
+            return failure(match self.answer(kind) {
+                Answer::Items(_) => 410,
+                Answer::Code(code) => code,
+            });
+        }
+        *self.0.lock().unwrap().lists.entry(kind.to_owned()).or_default() += 1;
+        match self.answer(kind) {
+            Answer::Code(code) => failure(code),
+            Answer::Items(items) => success(&json!({
+                "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": self.version(kind) }, "items": items,
+            })),
+        }
+    }
+
+    fn discover(&self, path: &str) -> Response<Body> {
+        let state = self.0.lock().unwrap();
+        if state.discovery_fails {
+            return failure(503);
+        }
+        let served = POLICY_KINDS.into_iter();
+        let served = served.filter(|kind| {
+            state.kinds.get(kind) != Some(&Answer::Code(NOT_FOUND)) && !state.hidden.contains(kind)
+        });
+        let versions = [
+            ("v1beta1", served.collect::<Vec<_>>()),
+            ("v1alpha1", state.other_version.iter().copied().collect()),
+        ];
+        let versions = versions.into_iter().filter(|(_, kinds)| !kinds.is_empty());
+        if path == "/apis" {
+            let versions: Vec<_> = versions
+                .map(|(version, _)| json!({ "groupVersion": format!("{GROUP}/{version}"), "version": version }))
+                .collect();
+            let groups = if versions.is_empty() {
+                json!([])
+            } else {
+                json!([{ "name": GROUP, "versions": versions }])
+            };
+            return success(&json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }));
+        }
+        let Some((version, kinds)) = versions.into_iter().find(|(version, _)| path.ends_with(version)) else {
+            return failure(NOT_FOUND);
+        };
+        let resources: Vec<_> = kinds
+            .iter()
+            .map(|kind| {
+                json!({ "name": kind, "singularName": "", "namespaced": false, "kind": "K", "verbs": ["list"] })
+            })
+            .collect();
+        success(&json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{version}"),
+            "resources": resources,
+        }))
+    }
+}
+
+/// The resource version from which a request watches.
+fn watched_version(uri: &Uri) -> Option<&str> {
+    let query = uri.query()?;
+    query.split('&').find(|one| *one == "watch=true")?;
+    query
+        .split('&')
+        .find_map(|one| one.strip_prefix("resourceVersion="))
+}
+
+fn success(body: &Value) -> Response<Body> {
+    Response::new(Body::from(body.to_string().into_bytes()))
+}
+
+fn failure(code: u16) -> Response<Body> {
+    // For an unknown path API servers answer plain text.
+    let body = if code == NOT_FOUND {
+        "404 page not found\n".to_owned()
+    } else {
+        json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "failure", "reason": "Failure",
+            "code": code,
+        })
+        .to_string()
+    };
+    let mut response = Response::new(Body::from(body.into_bytes()));
+    *response.status_mut() = code.try_into().unwrap();
+    response
+}
+
+fn tier(name: &str) -> Answer {
+    Answer::Items(vec![
+        json!({ "metadata": { "name": name }, "spec": { "priority": 5 } }),
+    ])
+}
+
+fn watch_tiers(server: &Server) -> BoxStream<'static, WatchEvent> {
+    watch_optional(
+        "Tier",
+        Api::<Tier>::all(server.client()),
+        "n1",
+        policy_objects::tier,
+        ObjectEvent::Tier,
+    )
+}
+
+/// The number of Tiers in the next complete list, and the errors before it; fails after [`LONG`].
+async fn next_list(events: &mut BoxStream<'static, WatchEvent>) -> (usize, Vec<String>) {
+    let (mut tiers, mut errors) = (0, Vec::new());
+    let list = async {
+        loop {
+            match events.next().await.unwrap().1 {
+                Ok(ObjectEvent::Tier(watcher::Event::Init)) => tiers = 0,
+                Ok(ObjectEvent::Tier(watcher::Event::InitApply(_))) => tiers += 1,
+                Ok(ObjectEvent::Tier(watcher::Event::InitDone)) => return,
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => errors.push(error),
+            }
+        }
+    };
+    let listed = timeout(LONG, list).await;
+    assert!(listed.is_ok(), "no list; {errors:?}");
+    (tiers, errors)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absent_kind_has_an_empty_list_after_its_absence_is_confirmed() {
+    let server = Server::default();
+    server.set("tiers", Answer::Code(NOT_FOUND));
+    let start = Instant::now();
+    assert_eq!(next_list(&mut watch_tiers(&server)).await, (0, vec![]));
+    assert_eq!(server.lists("tiers"), 2);
+    assert!(start.elapsed() >= Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absent_kind_is_requested_at_most_every_half_minute() {
+    let server = Server::default();
+    server.set("tiers", Answer::Code(NOT_FOUND));
+    let mut events = watch_tiers(&server);
+    let _unlimited = timeout(Duration::from_hours(1), async {
+        while events.next().await.is_some() {}
+    })
+    .await;
+    assert!(
+        (60..125).contains(&server.lists("tiers")),
+        "{} lists",
+        server.lists("tiers")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_failures_are_no_empty_list() {
+    for (code, other_version, discovery_fails) in [
+        (403, false, false),
+        (500, false, false),
+        (503, false, false),
+        (NOT_FOUND, true, false),
+        (NOT_FOUND, false, true),
+    ] {
+        let server = Server::default();
+        server.set("tiers", Answer::Code(code));
+        server.0.lock().unwrap().other_version = other_version.then_some("tiers").into_iter().collect();
+        server.0.lock().unwrap().discovery_fails = discovery_fails;
+        let mut events = watch_tiers(&server);
+        let mut errors = 0;
+        let polled = async {
+            while let Some((_, event)) = events.next().await {
+                match event {
+                    Ok(ObjectEvent::Tier(watcher::Event::Init)) => {}
+                    Ok(other) => panic!("{code}: {other:?}"),
+                    Err(_) => errors += 1,
+                }
+            }
+        };
+        let _unlimited = timeout(LONG, polled).await;
+        assert!(
+            errors > 1,
+            "{code}, other version {other_version}: {errors} errors"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_wrong_answer_of_an_api_server_that_starts_is_no_absence() {
+    let server = Server::default();
+    server.set("tiers", Answer::Code(NOT_FOUND));
+    let mut events = watch_tiers(&server);
+    let starting = server.clone();
+    tokio::spawn(async move {
+        sleep(Duration::from_secs(1)).await;
+        starting.set("tiers", tier("a"));
+    });
+    assert_eq!(next_list(&mut events).await, (1, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_listed_once_the_kind_is_served_and_gone_with_it() {
+    let server = Server::default();
+    server.set("tiers", Answer::Code(NOT_FOUND));
+    let mut events = watch_tiers(&server);
+    assert_eq!(next_list(&mut events).await, (0, vec![]));
+    server.set("tiers", tier("a"));
+    assert_eq!(next_list(&mut events).await, (1, vec![]));
+    server.hide("tiers", true);
+    assert_eq!(next_list(&mut events).await, (0, vec![]));
+    // A watch from the version of the first list would not list the object that still exists.
+    server.hide("tiers", false);
+    assert_eq!(next_list(&mut events).await, (1, vec![]));
+}

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::identity_objects::IdentityObjects;
+use crate::policy::Mode;
 use crate::policy_objects::PolicyObjects;
 use crate::service_objects::{ExportedService, ServiceInfo};
 
@@ -136,6 +137,8 @@ pub struct Objects {
     pub reservations: Vec<ServiceInfo>,
     /// Namespaces and label identities; none while they cannot be read.
     pub identities: Option<IdentityObjects>,
+    /// The rules to enforce; none while policies are not enforced.
+    pub policy_mode: Option<Mode>,
     /// Network policies; none where they are not enforced.
     pub policies: PolicyObjects,
 }

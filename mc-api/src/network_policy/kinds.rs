@@ -103,6 +103,13 @@ kind!(
     "clustergroups"
 );
 kind!(
+    /// The state of Antrea's controller, which exists where Antrea enforces these policies. Its fields are not read.
+    AntreaControllerInfo,
+    ClusterResourceScope,
+    "AntreaControllerInfo",
+    "antreacontrollerinfos"
+);
+kind!(
     /// The kind `Group`: Pods or addresses for peers and `appliedTo` of `NetworkPolicy` in the same Namespace.
     NamespacedGroup,
     NamespaceResourceScope,

@@ -21,7 +21,9 @@ mod tier;
 pub use direction::Direction;
 pub use error::{FieldError, PolicyError};
 pub use group::{Group, GroupContents, parse_group};
-pub use kinds::{ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup, NetworkPolicy, Tier};
+pub use kinds::{
+    AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup, NetworkPolicy, Tier,
+};
 pub use object_name::ObjectName;
 pub use parse::parse;
 pub use peer::{AppliedTo, IpBlock, NamespaceMatch, Peer, PodMatch, Scope};

@@ -184,7 +184,6 @@ impl Agent {
             public_key: Some(self.secrets.public_key()),
             cluster_id_key: self.cluster_id_key,
             excluded_labels: self.config.excluded_labels.clone(),
-            policy_enforcement: self.config.policy_enforcement,
         };
         self.restore_pins()?;
         if resync || self.maps_stale {

@@ -94,7 +94,7 @@ pub struct RunArgs {
     /// How a gateway finds the Node of a Pod.
     #[arg(long, value_enum, default_value_t = PodLookup::Auto)]
     pub pod_lookup: PodLookup,
-    /// Network policies (crd.antrea.io) that the agent enforces on packets from other clusters.
+    /// Network policies (crd.antrea.io) that the agent enforces.
     #[arg(long, value_enum, default_value_t = PolicyEnforcement::Off)]
     pub policy_enforcement: PolicyEnforcement,
     /// Keys of labels that are in no label identity, as `labelIdentityExcludedLabels` of the cluster's controller; a
@@ -112,7 +112,7 @@ pub struct RunArgs {
     pub paths: PathArgs,
 }
 
-/// The network policies that are enforced.
+/// The network policies to enforce. [`crate::policy::Mode`] is the mode of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PolicyEnforcement {
     /// None.
@@ -120,8 +120,10 @@ pub enum PolicyEnforcement {
     Off,
     /// Rules with peers of scope `ClusterSet`: Antrea in this cluster enforces all others.
     ClusterSetOnly,
-    /// All rules for packets from other clusters.
+    /// All rules, on packets from other clusters and of the own one.
     All,
+    /// `cluster-set-only` where Antrea is the CNI (an `AntreaControllerInfo` exists), else `all`; with manifests `all`.
+    Auto,
 }
 
 /// Encapsulation between nodes: the same on every node of the ClusterSet.

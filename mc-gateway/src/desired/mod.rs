@@ -30,7 +30,7 @@ use std::sync::Arc;
 use mc_api::label_identity::LabelKeyFilter;
 use thiserror::Error;
 
-use crate::config::{PodLookup, PolicyEnforcement, Secrets};
+use crate::config::{PodLookup, Secrets};
 use crate::objects::{FieldError, NodeInfo, Objects};
 use crate::peer_secret::PublicKey;
 pub use antrea::AntreaInterop;
@@ -73,8 +73,6 @@ pub struct LocalNode {
     pub cluster_id_key: [u8; 16],
     /// Keys of labels that are in no label identity.
     pub excluded_labels: LabelKeyFilter,
-    /// The network policies that are enforced.
-    pub policy_enforcement: PolicyEnforcement,
 }
 
 /// The desired state of the node `me`, and the rejected fields. They do not depend on `cache`, which is kept between

@@ -20,7 +20,6 @@ use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 use super::LocalNode;
 use super::rule_names::{RuleName, rule_ids, rule_names};
 use crate::cidr::{abi_prefix_len, parse_address, to_abi_addr};
-use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
@@ -59,6 +58,7 @@ pub(super) struct PolicyCache {
 
 #[derive(Clone, Debug)]
 struct Inputs {
+    mode: Mode,
     objects: PolicyObjects,
     namespaces: Vec<Arc<NamespaceInfo>>,
     identities: Vec<Arc<IdentityInfo>>,
@@ -84,10 +84,8 @@ impl PolicyCache {
         me: &LocalNode,
         rejected: &mut Vec<FieldError>,
     ) -> NodePolicies {
-        let mode = match me.policy_enforcement {
-            PolicyEnforcement::Off => return NodePolicies::default(),
-            PolicyEnforcement::ClusterSetOnly => Mode::ClusterSetOnly,
-            PolicyEnforcement::All => Mode::All,
+        let Some(mode) = objects.policy_mode else {
+            return NodePolicies::default();
         };
         let absent = IdentityObjects::default();
         let known = objects.identities.as_ref().unwrap_or(&absent);
@@ -100,7 +98,8 @@ impl PolicyCache {
         let remotes = objects.remotes.iter();
         let clusters: BTreeSet<_> = remotes.map(|remote| remote.cluster_id.clone()).collect();
         let is_current = self.inputs.as_ref().is_some_and(|inputs| {
-            inputs.objects == objects.policies
+            inputs.mode == mode
+                && inputs.objects == objects.policies
                 && inputs.namespaces == known.namespaces
                 && inputs.identities == known.identities
                 && inputs.pods == pods
@@ -109,6 +108,7 @@ impl PolicyCache {
         });
         if !is_current {
             let inputs = Inputs {
+                mode,
                 objects: objects.policies.clone(),
                 namespaces: known.namespaces.clone(),
                 identities: known.identities.clone(),
@@ -116,7 +116,7 @@ impl PolicyCache {
                 cluster_pods,
                 clusters,
             };
-            (self.policies, self.rejected) = compute(&inputs, mode, me);
+            (self.policies, self.rejected) = compute(&inputs, me);
             self.inputs = Some(inputs);
         }
         rejected.extend(self.rejected.iter().cloned());
@@ -124,8 +124,8 @@ impl PolicyCache {
     }
 }
 
-fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
-    let objects = &inputs.objects;
+fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
+    let (objects, mode) = (&inputs.objects, inputs.mode);
     let mut rejected: Vec<FieldError> = Vec::new();
     let errors = objects.policies.iter().flat_map(|policy| &policy.errors);
     let errors = errors

@@ -87,6 +87,7 @@ fn objects() -> Objects {
         services: None,
         reservations: vec![],
         identities: Some(IdentityObjects::default()),
+        policy_mode: None,
         policies: PolicyObjects::default(),
         node_keys: ["a", "b", "c"].map(node_key).into(),
     }

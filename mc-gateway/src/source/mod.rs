@@ -4,6 +4,7 @@
 //! reported and keeps its last valid state; missing answers never delete objects.
 
 pub mod convert;
+mod enforcement;
 pub mod kubernetes;
 pub mod manifests;
 pub mod pod;
@@ -43,7 +44,10 @@ pub enum SourceError {
 /// Starts reading objects in a background task.
 pub async fn start(config: &Config) -> Result<Receiver, SourceError> {
     match &config.source {
-        ObjectSource::Manifests(dir) => manifests::start(dir),
+        // Manifests do not show whether Antrea runs.
+        ObjectSource::Manifests(dir) => {
+            manifests::start(dir, enforcement::mode(config.policy_enforcement, false))
+        }
         ObjectSource::Kubernetes {
             namespace,
             kubeconfig,

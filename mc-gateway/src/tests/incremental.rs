@@ -10,12 +10,13 @@ use mc_api::network_policy::{ClusterNetworkPolicy, Policy};
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::config::{PodLookup, PolicyEnforcement};
+use crate::config::PodLookup;
 use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster, RemoteGateway};
 use crate::peer_secret::PeerSecrets;
 use crate::plan::{ObservedState, PlanCache, execute_in_memory, plan};
+use crate::policy::Mode;
 use crate::policy_objects::{Parsed, cluster_network_policy};
 use crate::resolved::model::{connected_host, settings};
 use crate::resolved::{HostInputs, ResolutionCache, resolve};
@@ -59,6 +60,8 @@ enum Change {
     Key(u8),
     /// The number of the Pods' label, a cluster without identities, or unreadable ones.
     Identity(u8),
+    /// The mode of network policies.
+    Mode(u8),
     /// A network policy with this number.
     Policy(u8),
     Pod(u8, u8),
@@ -91,6 +94,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (node.clone(), few.clone()).prop_map(|(a, b)| Change::GatewayIp(a, b)),
         1 => node.clone().prop_map(Change::Key),
         1 => (0..4_u8).prop_map(Change::Identity),
+        1 => (0..3_u8).prop_map(Change::Mode),
         1 => (0..3_u8).prop_map(Change::Policy),
         1 => (node.clone(), few.clone()).prop_map(|(a, b)| Change::Pod(a, b)),
         2 => (0..3_u8).prop_map(Change::Services),
@@ -272,6 +276,7 @@ impl World {
                 remotes: vec![Arc::new(big), Arc::new(remote(0)), Arc::new(remote(3))],
                 services: Some(vec![service()]),
                 node_keys: (0..4).map(key).collect(),
+                policy_mode: Some(Mode::All),
                 ..Objects::default()
             },
             foreign: BTreeSet::new(),
@@ -379,6 +384,13 @@ impl World {
                 toggle(&mut objects.node_keys, key(n), |one| one.name.clone());
             }
             Change::Identity(n) => objects.identities = identities(n),
+            Change::Mode(n) => {
+                objects.policy_mode = match n {
+                    0 => None,
+                    1 => Some(Mode::ClusterSetOnly),
+                    _ => Some(Mode::All),
+                };
+            }
             Change::Policy(n) => {
                 toggle(&mut objects.policies.policies, policy(n), |one| one.key.clone());
             }
@@ -488,7 +500,6 @@ fn reconcile(world: &mut World, caches: &mut Caches, secrets: &mut PeerSecrets) 
         cluster_id: Some("east".to_owned()),
         pod_lookup: PodLookup::Auto,
         antrea_clusters: [ANTREA.to_owned()].into(),
-        policy_enforcement: PolicyEnforcement::All,
         ..LocalNode::default()
     };
     let established = Established::new([0; 16], world.node.prefixes.clone());

@@ -14,7 +14,7 @@ use mc_api::{
 use mc_gateway::{
     identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo},
     objects::{NamedPort, NodeInfo, Objects, PodInfo, RemoteCluster},
-    policy::{ContainerPort, Identity, LocalPod, PolicySet, ServicePeer, ServicePeerPort},
+    policy::{ContainerPort, Identity, LocalPod, Mode, PolicySet, ServicePeer, ServicePeerPort},
     policy_objects::{Parsed, SliceEndpoints},
     service_objects::{ServiceInfo, ServicePort, SlicePort},
 };
@@ -188,6 +188,7 @@ pub(crate) fn world(rng: &mut Rng) -> World {
             name: NODE.into(),
             ..NodeInfo::default()
         }],
+        policy_mode: Some(Mode::All),
         ..Objects::default()
     };
     for name in [OTHERS, SENDERS] {

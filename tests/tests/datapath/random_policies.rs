@@ -8,7 +8,6 @@ use std::{
 
 use mc_gateway::{
     cidr::to_abi_addr,
-    config::PolicyEnforcement,
     desired::{DesiredCache, Established, LocalNode, compute},
     ids::cluster_id,
     maps::{PinnedMaps, RuleCounterMap},
@@ -184,7 +183,6 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     let mut rng = Rng::new(seed);
     let me = LocalNode {
         node_name: NODE.into(),
-        policy_enforcement: PolicyEnforcement::All,
         ..LocalNode::default()
     };
     let mut kernel = Kernel::load(&tables(&me));

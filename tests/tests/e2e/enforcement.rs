@@ -14,6 +14,9 @@ use crate::{
 
 const ENFORCED: &str = "--policy-enforcement=all";
 
+/// The same in a cluster without Antrea.
+const AUTO: &str = "--policy-enforcement=auto";
+
 /// The CRDs of policies, for clusters without Antrea.
 const CRDS: &str = include_str!("../../../deploy/mc-gateway-policy-crds.yml");
 
@@ -270,14 +273,14 @@ fn policies_of_the_user_guide_are_enforced() {
         check_clients();
         check_unsupported_field();
         EAST.apply(CRDS);
-        EAST.set_agent_flag(ENFORCED, true);
+        EAST.set_agent_flag(AUTO, true);
         check_services();
         check_egress();
         check_isolation();
     });
     delete_isolation();
-    for member in [EAST, WEST] {
-        member.set_agent_flag(ENFORCED, false);
+    for (member, flag) in [(EAST, AUTO), (WEST, ENFORCED)] {
+        member.set_agent_flag(flag, false);
     }
     for (member, node) in [
         (EAST, "east-n1"),

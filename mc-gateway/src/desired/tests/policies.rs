@@ -13,6 +13,7 @@ use super::*;
 use crate::cidr::to_abi_addr;
 use crate::desired::policies::NodePolicies;
 use crate::identity_objects::IdentityInfo;
+use crate::policy::Mode;
 use crate::policy_objects;
 use crate::service_objects::{EndpointInfo, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
@@ -61,14 +62,15 @@ fn with_policy(spec: serde_json::Value) -> Objects {
     objects
 }
 
-fn enforced(node: &str, objects: &Objects, enforcement: PolicyEnforcement) -> (NodePolicies, Vec<String>) {
+fn enforced(node: &str, objects: &Objects, mode: Option<Mode>) -> (NodePolicies, Vec<String>) {
     let me = LocalNode {
         node_name: node.into(),
         cluster_id: Some("east".into()),
-        policy_enforcement: enforcement,
         ..LocalNode::default()
     };
-    let (desired, rejected) = first(objects, &me).unwrap();
+    let mut objects = objects.clone();
+    objects.policy_mode = mode;
+    let (desired, rejected) = first(&objects, &me).unwrap();
     (
         desired.policies,
         rejected.iter().map(ToString::to_string).collect(),
@@ -78,7 +80,7 @@ fn enforced(node: &str, objects: &Objects, enforcement: PolicyEnforcement) -> (N
 #[test]
 fn a_node_has_the_rules_of_its_own_pods() {
     let objects = with_policy(web_policy());
-    let (policies, rejected) = enforced("b", &objects, PolicyEnforcement::All);
+    let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
     assert!(rejected.is_empty(), "{rejected:?}");
     let tables = &policies.tables;
     let web = to_abi_addr("10.1.1.5".parse().unwrap());
@@ -100,14 +102,14 @@ fn a_node_has_the_rules_of_its_own_pods() {
         ])
     );
     assert!(tables.rules.values().any(|rule| rule.action == RULE_DROP));
-    let (elsewhere, _) = enforced("a", &objects, PolicyEnforcement::All);
+    let (elsewhere, _) = enforced("a", &objects, Some(Mode::All));
     assert!(elsewhere.tables.is_empty(), "no Pod is selected there");
 }
 
 #[test]
 fn an_identity_is_that_of_the_clusters_that_export_it() {
     let mut objects = with_policy(web_policy());
-    let (policies, _) = enforced("b", &objects, PolicyEnforcement::All);
+    let (policies, _) = enforced("b", &objects, Some(Mode::All));
     let identities = &policies.tables.identities;
     let west = id("west");
     assert!(identities.contains_key(&(west, 9)) && identities.contains_key(&(west, IDENTITY_HOST)));
@@ -116,23 +118,50 @@ fn an_identity_is_that_of_the_clusters_that_export_it() {
     // An Antrea leader does not name the clusters.
     let known = objects.identities.as_mut().unwrap();
     known.identities = vec![identity(WEB, 7), identity(DB, 9)];
-    let (policies, _) = enforced("b", &objects, PolicyEnforcement::All);
+    let (policies, _) = enforced("b", &objects, Some(Mode::All));
     assert!(policies.tables.identities.contains_key(&(west, 7)));
     // A cluster that exports nothing has no hosts either.
     let known = objects.identities.as_mut().unwrap();
     known.identities = vec![exported(WEB, 7, &["east"]), exported(DB, 9, &[])];
-    let (policies, _) = enforced("b", &objects, PolicyEnforcement::All);
+    let (policies, _) = enforced("b", &objects, Some(Mode::All));
     assert!(!policies.tables.identities.contains_key(&(west, IDENTITY_HOST)));
 }
 
 #[test]
 fn policies_are_enforced_as_configured() {
     let objects = with_policy(web_policy());
-    let (off, rejected) = enforced("b", &objects, PolicyEnforcement::Off);
+    let (off, rejected) = enforced("b", &objects, None);
     assert_eq!((off, rejected), (NodePolicies::default(), vec![]));
-    let (stretched, _) = enforced("b", &objects, PolicyEnforcement::ClusterSetOnly);
+    let (stretched, _) = enforced("b", &objects, Some(Mode::ClusterSetOnly));
     let actions: BTreeSet<u32> = stretched.tables.rules.values().map(|rule| rule.action).collect();
     assert_eq!(actions, BTreeSet::from([RULE_ALLOW]), "Antrea drops the rest");
+}
+
+/// The mode of `auto` changes while the agent runs.
+#[test]
+fn a_change_of_the_mode_alone_compiles_the_policies_again() {
+    let mut objects = with_policy(web_policy());
+    let me = LocalNode {
+        node_name: "b".into(),
+        cluster_id: Some("east".into()),
+        ..LocalNode::default()
+    };
+    for pods in [objects.pods.clone(), Vec::new()] {
+        objects.pods = pods;
+        let mut cache = DesiredCache::default();
+        for mode in [
+            Some(Mode::All),
+            Some(Mode::ClusterSetOnly),
+            None,
+            Some(Mode::ClusterSetOnly),
+            Some(Mode::All),
+        ] {
+            objects.policy_mode = mode;
+            let (desired, _) = compute(&objects, &me, &Established::default(), &mut cache).unwrap();
+            // The report names the mode, also without a Pod.
+            assert_eq!(desired.policies, enforced("b", &objects, mode).0, "{mode:?}");
+        }
+    }
 }
 
 #[test]
@@ -143,14 +172,14 @@ fn an_invalid_field_is_reported_and_other_policies_are_enforced() {
         "ingress": [{"action": "Alow"}],
     });
     objects.policies.policies.insert(0, policy("bad", spec));
-    let (policies, rejected) = enforced("b", &objects, PolicyEnforcement::All);
+    let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
     assert!(
         rejected
             .iter()
             .any(|error| error.contains("ClusterNetworkPolicy bad: spec.ingress[0].action: \"Alow\"")),
         "{rejected:?}"
     );
-    let (without, _) = enforced("b", &with_policy(web_policy()), PolicyEnforcement::All);
+    let (without, _) = enforced("b", &with_policy(web_policy()), Some(Mode::All));
     assert_eq!(policies.tables.pods.len(), without.tables.pods.len());
 }
 
@@ -161,7 +190,7 @@ fn flows_to_a_pod_with_rules_for_egress_alone_are_recorded() {
         "priority": 1, "appliedTo": [{"podSelector": {"matchLabels": {"app": "web"}}}],
         "egress": [{"action": "Drop"}],
     }));
-    let (policies, rejected) = enforced("b", &objects, PolicyEnforcement::All);
+    let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
     assert!(rejected.is_empty(), "{rejected:?}");
     let tables = &policies.tables;
     let web = to_abi_addr("10.1.1.5".parse().unwrap());
@@ -225,7 +254,7 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
     ];
     objects.policies.add_services(&services, &slices);
     assert_eq!(objects.policies.services.len(), 5);
-    let (policies, rejected) = enforced("b", &objects, PolicyEnforcement::All);
+    let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
     assert!(rejected.is_empty(), "{rejected:?}");
     let class = |ip: &str| {
         let addr = to_abi_addr(ip.parse().unwrap());

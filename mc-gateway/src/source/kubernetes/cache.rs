@@ -10,8 +10,10 @@ use mc_kube::NamespacedName;
 use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
+use crate::policy::Mode;
 use crate::policy_objects::{Parsed, PolicyObjects, ServicesNeeded, TierInfo, services_needed};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
+use crate::source::enforcement::mode;
 
 /// An event of one of the watched kinds.
 #[derive(Debug)]
@@ -31,7 +33,13 @@ pub(super) enum ObjectEvent {
     ClusterGroup(Event<Arc<Parsed<Group>>>),
     Group(Event<Arc<Parsed<Group>>>),
     Tier(Event<Arc<Parsed<TierInfo>>>),
+    /// The name of an `AntreaControllerInfo`.
+    Antrea(Event<String>),
 }
+
+/// The mode of network policies depends on objects that were not listed completely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UnknownMode;
 
 /// The objects of a kind by name.
 #[derive(Debug)]
@@ -91,6 +99,12 @@ impl Keyed for Arc<NamespaceInfo> {
 impl Keyed for Arc<IdentityInfo> {
     fn key(&self) -> String {
         self.name.clone()
+    }
+}
+
+impl Keyed for String {
+    fn key(&self) -> String {
+        self.clone()
     }
 }
 
@@ -163,8 +177,8 @@ pub(super) struct ObjectCache {
     namespace: String,
     /// The agent's Node.
     node: String,
-    /// Whether Pods of other Nodes keep their labels, for policies.
-    keeps_labels: bool,
+    /// The network policies to enforce.
+    enforcement: PolicyEnforcement,
     pub(super) nodes: Store<NodeInfo>,
     pub(super) gateways: Store<GatewayInfo>,
     remotes: Store<Arc<RemoteCluster>>,
@@ -180,6 +194,7 @@ pub(super) struct ObjectCache {
     cluster_groups: Store<Arc<Parsed<Group>>>,
     groups: Store<Arc<Parsed<Group>>>,
     tiers: Store<Arc<Parsed<TierInfo>>>,
+    antrea: Store<String>,
 }
 
 impl ObjectCache {
@@ -187,7 +202,7 @@ impl ObjectCache {
         Self {
             namespace: namespace.to_owned(),
             node: node.to_owned(),
-            keeps_labels: enforcement == PolicyEnforcement::All,
+            enforcement,
             ..Self::default()
         }
     }
@@ -214,6 +229,23 @@ impl ObjectCache {
             ObjectEvent::ClusterGroup(event) => self.cluster_groups.apply(event),
             ObjectEvent::Group(event) => self.groups.apply(event),
             ObjectEvent::Tier(event) => self.tiers.apply(event),
+            ObjectEvent::Antrea(event) => self.antrea.apply(event),
+        }
+    }
+
+    /// The rules to enforce; none while policies are off.
+    pub(super) fn policy_mode(&self) -> Result<Option<Mode>, UnknownMode> {
+        if self.enforcement == PolicyEnforcement::Auto && !self.antrea.synced {
+            return Err(UnknownMode);
+        }
+        Ok(mode(self.enforcement, !self.antrea.current.is_empty()))
+    }
+
+    /// Whether Pods of other Nodes keep their labels, for policies: also with `auto`, whose mode may change.
+    fn keeps_labels(&self) -> bool {
+        match self.enforcement {
+            PolicyEnforcement::All | PolicyEnforcement::Auto => true,
+            PolicyEnforcement::Off | PolicyEnforcement::ClusterSetOnly => false,
         }
     }
 
@@ -247,7 +279,7 @@ impl ObjectCache {
 
     /// The Pod without unused fields if it runs on another Node: an agent may watch all Pods of the cluster.
     fn without_foreign_labels(&self, mut pod: Arc<PodInfo>) -> Arc<PodInfo> {
-        if pod.node != self.node && !self.keeps_labels {
+        if pod.node != self.node && !self.keeps_labels() {
             let pod = Arc::make_mut(&mut pod);
             pod.ports = Vec::new();
             pod.labels = Arc::default();
@@ -285,9 +317,10 @@ impl ObjectCache {
         ours.cloned().collect()
     }
 
-    /// All objects, once Nodes, Gateways, ClusterInfoImports and public keys were listed completely. Services are
-    /// optional: where they cannot be read, Pods still reach each other.
+    /// All objects, once Nodes, Gateways, ClusterInfoImports and public keys were listed completely and the mode of
+    /// policies is known. Services are optional: where they cannot be read, Pods still reach each other.
     pub(super) fn objects(&self) -> Option<Objects> {
+        let policy_mode = self.policy_mode().ok()?;
         let synced =
             self.nodes.synced && self.gateways.synced && self.remotes.synced && self.node_keys.synced;
         synced.then(|| Objects {
@@ -299,6 +332,7 @@ impl ObjectCache {
             node_keys: self.node_keys.list(),
             reservations: self.reservations(),
             identities: self.identity_objects(),
+            policy_mode,
             policies: self.policy_objects(),
         })
     }
@@ -436,6 +470,7 @@ mod tests {
             (PolicyEnforcement::Off, ""),
             (PolicyEnforcement::ClusterSetOnly, ""),
             (PolicyEnforcement::All, "app=web"),
+            (PolicyEnforcement::Auto, "app=web"),
         ] {
             let mut cache = ObjectCache::new("kube-system", "n1", enforcement);
             for node in ["n1", "n2"] {
@@ -448,6 +483,34 @@ mod tests {
             }
             let labels = cache.pods.current.values().map(|pod| &*pod.labels);
             assert_eq!(labels.collect::<Vec<_>>(), ["app=web", foreign]);
+        }
+    }
+
+    #[test]
+    fn nothing_is_known_before_antrea_was_looked_for_and_later_changes_are_seen() {
+        let mut cache = ObjectCache::new("kube-system", "n1", PolicyEnforcement::Auto);
+        for listed in [
+            ObjectEvent::Node(Event::InitDone),
+            ObjectEvent::Gateway(Event::InitDone),
+            ObjectEvent::Remote(Event::InitDone),
+            ObjectEvent::NodeKey(Event::InitDone),
+        ] {
+            cache.apply(listed);
+        }
+        assert_eq!(cache.policy_mode(), Err(UnknownMode));
+        cache.apply(ObjectEvent::Antrea(Event::InitApply("antrea-controller".into())));
+        assert_eq!(cache.objects(), None, "the list is not complete");
+        for (event, mode) in [
+            (Event::InitDone, Mode::ClusterSetOnly),
+            (Event::Delete("antrea-controller".into()), Mode::All),
+            (Event::Apply("antrea-controller".into()), Mode::ClusterSetOnly),
+            (Event::Init, Mode::ClusterSetOnly),
+            // An empty list, as of a kind that the API server does not serve any more.
+            (Event::InitDone, Mode::All),
+        ] {
+            let shown = format!("{event:?}");
+            cache.apply(ObjectEvent::Antrea(event));
+            assert_eq!(cache.objects().unwrap().policy_mode, Some(mode), "{shown}");
         }
     }
 

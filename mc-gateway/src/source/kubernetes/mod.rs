@@ -16,11 +16,13 @@ use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::label_identity::LabelIdentity;
-use mc_api::network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier};
+use mc_api::network_policy::{
+    AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier,
+};
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::ConfigSource;
@@ -29,7 +31,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{Receiver, SourceError, convert};
-use crate::config::PolicyEnforcement;
+use crate::config::{Config, PolicyEnforcement};
 use crate::objects::Objects;
 use crate::policy_objects;
 use cache::{ObjectCache, ObjectEvent};
@@ -45,6 +47,9 @@ const NAMESPACE: &str = "Namespace";
 /// Kind of label identities.
 const LABEL_IDENTITY: &str = "LabelIdentity";
 
+/// Kind of the object of Antrea's controller.
+const ANTREA: &str = "AntreaControllerInfo";
+
 /// Kinds without which, where the agent has no permission to read them, the other objects are published.
 const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY];
 
@@ -52,14 +57,18 @@ const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY]
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 
 /// Connects to the API server and watches Nodes, Namespaces, Services, EndpointSlices, ServiceExports and
-/// LabelIdentities, and Gateways, ClusterInfoImports and `NodeKey`s of `namespace`. Waits for an API server that is
-/// unreachable.
+/// LabelIdentities, and Gateways, ClusterInfoImports and `NodeKey`s of `namespace`; with policies their kinds as well.
+/// Waits for an API server that is unreachable.
 pub(super) async fn start(
     namespace: &str,
     kubeconfig: Option<&Path>,
-    config: &crate::config::Config,
+    config: &Config,
 ) -> Result<Receiver, SourceError> {
-    let client = client(kubeconfig).await?;
+    Ok(watch_all(client(kubeconfig).await?, namespace, config))
+}
+
+/// Watches the objects in a background task.
+fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
     let all = watcher::Config::default;
     let node = config.node_name.as_str();
     let nodes = Api::<Node>::all(client.clone());
@@ -139,6 +148,15 @@ pub(super) async fn start(
     if enforced {
         streams.extend(policy_watches(&client, node));
     }
+    if config.policy_enforcement == PolicyEnforcement::Auto {
+        streams.push(watch_optional(
+            ANTREA,
+            Api::<AntreaControllerInfo>::all(client.clone()),
+            node,
+            AntreaControllerInfo::name_any,
+            ObjectEvent::Antrea,
+        ));
+    }
     let pods = PodWatch::new(Api::all(client), config);
     let cache = ObjectCache::new(namespace, node, config.policy_enforcement);
     let (sender, receiver) = state_channel::channel(None);
@@ -149,7 +167,7 @@ pub(super) async fn start(
         enforced,
         sender,
     ));
-    Ok(receiver)
+    receiver
 }
 
 /// Watches of the kinds of network policies, whose CRDs a cluster without policies may lack.
@@ -221,7 +239,7 @@ async fn run(
         let Some((kind, event)) = event else {
             due = None;
             let began = Instant::now();
-            pods.update_scope(&cache);
+            pods.update_scope(&mut cache);
             // An agent that does not know all policies changes nothing.
             if !enforced || cache.policies_are_synced() {
                 publish(&cache, &pods, &failing, &sender);
@@ -241,6 +259,12 @@ async fn run(
             Err(error) => {
                 if failing.get(kind) != Some(&error) {
                     warn!(kind, %error, "watch failed; keeping the last state");
+                    if kind == ANTREA && cache.policy_mode().is_err() {
+                        warn!(
+                            resource = "antreacontrollerinfos.crd.antrea.io",
+                            "--policy-enforcement auto: nothing changes before this resource can be listed"
+                        );
+                    }
                 }
                 failing.insert(kind, error);
                 // Without permission for these kinds the others are published.
@@ -281,6 +305,10 @@ fn publish(
     };
     sender.send_if_modified(|published| {
         let changed = published.as_ref() != Some(&objects);
+        let mode = published.as_ref().and_then(|objects| objects.policy_mode);
+        if mode != objects.policy_mode {
+            info!(mode = ?objects.policy_mode, "rules of network policies to enforce");
+        }
         *published = Some(objects);
         changed
     });

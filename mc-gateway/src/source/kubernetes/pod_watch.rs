@@ -8,7 +8,8 @@ use tracing::info;
 
 use super::cache::{ObjectCache, ObjectEvent};
 use super::watch::{WatchEvent, watch};
-use crate::config::{Config, PodLookup, PolicyEnforcement};
+use crate::config::{Config, PodLookup};
+use crate::policy::Mode;
 use crate::source::pod::{self, Pod, PodScope};
 
 /// The current watch of Pods.
@@ -16,7 +17,6 @@ pub(super) struct PodWatch {
     api: Api<Pod>,
     node: String,
     lookup: PodLookup,
-    enforcement: PolicyEnforcement,
     scope: PodScope,
     pub(super) events: BoxStream<'static, WatchEvent>,
 }
@@ -30,14 +30,17 @@ impl PodWatch {
             api,
             node: config.node_name.clone(),
             lookup: config.pod_lookup,
-            enforcement: config.policy_enforcement,
             scope: PodScope::None,
             events: stream::pending().boxed(),
         }
     }
 
-    /// Replaces the watch if the cached objects require other Pods.
-    pub(super) fn update_scope(&mut self, cache: &ObjectCache) {
+    /// Replaces the watch if the cached objects require other Pods. Where policies are enforced, the Pods are unknown
+    /// until the new watch has listed them: a rule that drops would lack senders.
+    pub(super) fn update_scope(&mut self, cache: &mut ObjectCache) {
+        let Ok(mode) = cache.policy_mode() else {
+            return;
+        };
         let ObjectCache {
             nodes,
             gateways,
@@ -49,16 +52,16 @@ impl PodWatch {
         if !nodes.synced || !gateways.synced {
             return;
         }
-        let scope = match self.enforcement {
+        let scope = match mode {
             // Rules select senders by the labels of Pods on any Node.
-            PolicyEnforcement::All => PodScope::Cluster,
-            PolicyEnforcement::Off | PolicyEnforcement::ClusterSetOnly => pod::scope(
+            Some(Mode::All) => PodScope::Cluster,
+            Some(Mode::ClusterSetOnly) | None => pod::scope(
                 self.lookup,
                 self.scope,
                 &self.node,
                 &nodes.current,
                 &gateways.current,
-                !identities.current.is_empty() || self.enforcement != PolicyEnforcement::Off,
+                !identities.current.is_empty() || mode.is_some(),
                 pods.current.values(),
             ),
         };
@@ -67,6 +70,9 @@ impl PodWatch {
         }
         info!(?scope, "watching Pods");
         self.scope = scope;
+        if mode.is_some() {
+            cache.pods.synced = false;
+        }
         let selector = match scope {
             PodScope::None => return self.events = stream::pending().boxed(),
             PodScope::Node => format!("spec.nodeName={}", self.node),
@@ -90,7 +96,7 @@ impl PodWatch {
         if cache.pods.synced {
             return true;
         }
-        self.enforcement == PolicyEnforcement::Off
+        cache.policy_mode() == Ok(None)
             && (self.scope == PodScope::None || (failing && self.lookup == PodLookup::Auto))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
+use clap::Parser as _;
 use http::{Request, Response, Uri};
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -11,6 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::service_fn;
 
 use super::*;
+use crate::config::Cli;
+use crate::policy::Mode;
 
 const GROUP: &str = "crd.antrea.io";
 const POLICY_KINDS: [&str; 5] = [
@@ -20,6 +23,7 @@ const POLICY_KINDS: [&str; 5] = [
     "groups",
     "tiers",
 ];
+const CONTROLLERS: &str = "antreacontrollerinfos";
 const NOT_FOUND: u16 = 404;
 /// Longer than any delay between two requests.
 const LONG: Duration = Duration::from_mins(3);
@@ -128,7 +132,7 @@ impl Server {
         if state.discovery_fails {
             return failure(503);
         }
-        let served = POLICY_KINDS.into_iter();
+        let served = POLICY_KINDS.into_iter().chain([CONTROLLERS]);
         let served = served.filter(|kind| {
             state.kinds.get(kind) != Some(&Answer::Code(NOT_FOUND)) && !state.hidden.contains(kind)
         });
@@ -193,11 +197,17 @@ fn failure(code: u16) -> Response<Body> {
     response
 }
 
+fn named(name: &str) -> Value {
+    json!({ "metadata": { "name": name } })
+}
+
 fn tier(name: &str) -> Answer {
     Answer::Items(vec![
         json!({ "metadata": { "name": name }, "spec": { "priority": 5 } }),
     ])
 }
+
+// === One watch ===
 
 fn watch_tiers(server: &Server) -> BoxStream<'static, WatchEvent> {
     watch_optional(
@@ -312,4 +322,106 @@ async fn objects_are_listed_once_the_kind_is_served_and_gone_with_it() {
     // A watch from the version of the first list would not list the object that still exists.
     server.hide("tiers", false);
     assert_eq!(next_list(&mut events).await, (1, vec![]));
+}
+
+// === All watches ===
+
+fn start_agent(server: &Server, enforcement: &str) -> Receiver {
+    server.set("nodes", Answer::Items(vec![named("n1")]));
+    let args = [
+        "mc-gateway",
+        "--node-name",
+        "n1",
+        "--policy-enforcement",
+        enforcement,
+    ];
+    let config = Config::try_from(Cli::try_parse_from(args).unwrap().run).unwrap();
+    watch_all(server.client(), "kube-system", &config)
+}
+
+/// Waits until objects with this mode are published.
+async fn wait_mode(receiver: &mut Receiver, mode: Mode) -> Objects {
+    let wanted = |objects: &Option<Objects>| {
+        let mode_now = objects.as_ref().map(|objects| objects.policy_mode);
+        mode_now == Some(Some(mode))
+    };
+    let found = timeout(LONG, receiver.wait_for(wanted)).await;
+    let found = found.unwrap_or_else(|_| panic!("no objects with {mode:?}"));
+    found.unwrap().clone().unwrap()
+}
+
+fn absent_kinds(server: &Server) {
+    for kind in POLICY_KINDS.into_iter().chain([CONTROLLERS]) {
+        server.set(kind, Answer::Code(NOT_FOUND));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_work_in_a_cluster_without_the_crds_of_antrea() {
+    for enforcement in ["all", "auto"] {
+        let server = Server::default();
+        absent_kinds(&server);
+        let mut receiver = start_agent(&server, enforcement);
+        let objects = wait_mode(&mut receiver, Mode::All).await;
+        assert_eq!(objects.nodes.len(), 1);
+        assert!(objects.policies.policies.is_empty());
+        // The CRD is installed.
+        let policy = json!({ "metadata": { "name": "p" }, "spec": { "priority": 1 } });
+        server.set("clusternetworkpolicies", Answer::Items(vec![policy]));
+        let has_policy = |objects: &Option<Objects>| {
+            objects
+                .as_ref()
+                .is_some_and(|objects| objects.policies.policies.len() == 1)
+        };
+        let found = timeout(LONG, receiver.wait_for(has_policy)).await;
+        assert!(found.is_ok(), "{enforcement}: the policy was not published");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_cannot_look_for_antrea_publishes_nothing() {
+    let server = Server::default();
+    server.set(CONTROLLERS, Answer::Code(403));
+    let mut receiver = start_agent(&server, "auto");
+    let published = timeout(LONG, receiver.changed()).await;
+    assert!(published.is_err(), "{:?}", receiver.borrow());
+    // It publishes once it has the permission.
+    server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
+    wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
+    // A failure later keeps the mode.
+    server.set(CONTROLLERS, Answer::Code(403));
+    sleep(LONG).await;
+    wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
+}
+
+/// A rule that drops would lack the senders on other Nodes.
+#[tokio::test(start_paused = true)]
+async fn all_rules_are_enforced_only_with_the_pods_of_all_nodes() {
+    let pod = |node: &str| {
+        json!({
+            "metadata": { "name": node, "namespace": "shop", "labels": { "app": "web" } },
+            "spec": { "nodeName": node }, "status": { "phase": "Running", "podIP": "10.9.0.1" },
+        })
+    };
+    let server = Server::default();
+    server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
+    server.set("pods", Answer::Items(vec![pod("n1")]));
+    let mut receiver = start_agent(&server, "auto");
+    wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
+    server.set("pods", Answer::Code(503));
+    server.set(CONTROLLERS, Answer::Items(vec![]));
+    sleep(LONG).await;
+    let mode = receiver.borrow().as_ref().map(|objects| objects.policy_mode);
+    assert_eq!(
+        mode,
+        Some(Some(Mode::ClusterSetOnly)),
+        "the Pods are not listed yet"
+    );
+    server.set("pods", Answer::Items(vec![pod("n1"), pod("n2")]));
+    let objects = wait_mode(&mut receiver, Mode::All).await;
+    let labels: Vec<_> = objects.pods.iter().map(|pod| &*pod.labels).collect();
+    assert_eq!(labels, ["app=web", "app=web"]);
+    // Antrea is installed.
+    server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
+    wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
 }

@@ -19,6 +19,7 @@ use tracing::{debug, error, info, warn};
 
 use super::{Receiver, SourceError};
 use crate::objects::Objects;
+use crate::policy::Mode;
 pub use parse::{ManifestError, Object};
 use store::ManifestStore;
 pub use store::parse_objects;
@@ -30,8 +31,8 @@ const MAX_DELAY: Duration = Duration::from_millis(500);
 /// Interval of attempts to open a missing directory.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reads `dir` and keeps watching it.
-pub(super) fn start(dir: &Path) -> Result<Receiver, SourceError> {
+/// Reads `dir` and keeps watching it. The objects have `policy_mode`.
+pub(super) fn start(dir: &Path, policy_mode: Option<Mode>) -> Result<Receiver, SourceError> {
     let failed = |operation| {
         let dir = dir.to_owned();
         move |source| SourceError::Directory {
@@ -40,7 +41,7 @@ pub(super) fn start(dir: &Path) -> Result<Receiver, SourceError> {
             source,
         }
     };
-    let mut reader = ManifestReader::new(dir);
+    let mut reader = ManifestReader::new(dir, policy_mode);
     // Watched before it is read, so that no change is missed.
     let events = watch_directory(dir).map_err(failed("cannot be watched"))?;
     reader.read().map_err(failed("cannot be read"))?;
@@ -116,15 +117,17 @@ async fn debounce(events: &mut Events) {
 #[derive(Debug)]
 struct ManifestReader {
     dir: PathBuf,
+    policy_mode: Option<Mode>,
     directory: ManifestStore,
     reported: BTreeSet<ManifestError>,
     ignored: BTreeSet<String>,
 }
 
 impl ManifestReader {
-    fn new(dir: &Path) -> Self {
+    fn new(dir: &Path, policy_mode: Option<Mode>) -> Self {
         Self {
             dir: dir.to_owned(),
+            policy_mode,
             directory: ManifestStore::default(),
             reported: BTreeSet::new(),
             ignored: BTreeSet::new(),
@@ -151,7 +154,9 @@ impl ManifestReader {
     }
 
     fn objects(&self) -> Objects {
-        self.directory.objects().0
+        let (mut objects, _) = self.directory.objects();
+        objects.policy_mode = self.policy_mode;
+        objects
     }
 
     /// Logs each error once until it is resolved.

@@ -148,12 +148,13 @@ fn only_visible_yaml_and_json_files_are_read() {
 async fn a_changed_file_is_seen() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), NODE).unwrap();
-    let mut receiver = start(dir.path()).unwrap();
+    let mut receiver = start(dir.path(), Some(Mode::All)).unwrap();
     assert_eq!(receiver.borrow_and_update().as_ref().unwrap().nodes.len(), 1);
     fs::write(dir.path().join("b.yaml"), REMOTE).unwrap();
     let changed = timeout(Duration::from_secs(10), receiver.changed()).await;
     assert!(changed.is_ok(), "no change seen");
-    assert_eq!(receiver.borrow_and_update().as_ref().unwrap().remotes.len(), 1);
+    let objects = receiver.borrow_and_update().clone().unwrap();
+    assert_eq!((objects.remotes.len(), objects.policy_mode), (1, Some(Mode::All)));
     fs::remove_file(dir.path().join("b.yaml")).unwrap();
     timeout(Duration::from_secs(10), receiver.changed())
         .await
@@ -164,7 +165,7 @@ async fn a_changed_file_is_seen() {
 
 #[test]
 fn a_missing_directory_is_reported() {
-    let error = start(Path::new("/does/not/exist")).unwrap_err();
+    let error = start(Path::new("/does/not/exist"), None).unwrap_err();
     assert_eq!(
         error.to_string(),
         "--manifests /does/not/exist: cannot be watched"

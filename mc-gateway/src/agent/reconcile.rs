@@ -70,7 +70,7 @@ pub(super) struct Agent {
     /// Whether the maps must be read before the next plan.
     pub(super) maps_stale: bool,
     /// Names last written to the state directory.
-    names: IdNames,
+    names: Arc<IdNames>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) prober: Prober,
     /// Measured path MTUs, as lengths of outer IP packets, by next hop ID.
@@ -154,7 +154,7 @@ impl Agent {
             nft_listing: None,
             nftables_stale: true,
             maps_stale: false,
-            names: IdNames::default(),
+            names: Arc::default(),
             metrics,
             prober,
             path_mtus,
@@ -321,13 +321,13 @@ impl Agent {
     fn store_names(&mut self, desired: &DesiredState) {
         let paths = &self.config.paths;
         let names = IdNames::new(desired, &paths.bpf_dir, &self.config.node_name);
-        if names == self.names {
+        if names == *self.names {
             return;
         }
         if let Err(error) = names.store(&paths.state_dir) {
             warn!(state_dir = %paths.state_dir.display(), %error, "names for `inspect` not written");
         }
-        self.names = names;
+        self.names = Arc::new(names);
     }
 
     /// Observes the host, with the underlay routes to all next hops and peers.

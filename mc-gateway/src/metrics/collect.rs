@@ -407,6 +407,7 @@ fn agent(scrape: &mut Scrape, state: &State) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Instant;
 
     use mc_gateway_common::abi::liveness::{ProbeReply, ProbeSent};
@@ -483,7 +484,7 @@ mod tests {
             rule: "spec.ingress[1]".into(),
             action: "Drop".into(),
         };
-        state.names.rules = [(7, name)].into();
+        Arc::make_mut(&mut state.names).rules = [(7, name)].into();
         let of_rule = |packets| RuleCounter {
             packets,
             bytes: packets * 74,

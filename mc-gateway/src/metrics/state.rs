@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use mc_gateway_common::abi;
@@ -79,8 +80,8 @@ pub struct State {
     pub next_hops: Vec<NextHopLabels>,
     /// All peers.
     pub peers: Vec<PeerLabels>,
-    /// Names of everything.
-    pub names: IdNames,
+    /// Names of the IDs in the maps.
+    pub names: Arc<IdNames>,
     /// Sampled drops that were read.
     pub samples_read: u64,
 }
@@ -107,7 +108,7 @@ impl State {
             map_usage: Vec::new(),
             next_hops: Vec::new(),
             peers: Vec::new(),
-            names: IdNames::default(),
+            names: Arc::default(),
             samples_read: 0,
         }
     }
@@ -129,7 +130,7 @@ impl State {
     }
 
     /// Records contents of the maps and rejected fields after a reconcile.
-    pub fn set_contents(&mut self, contents: &MapContents, names: &IdNames, refusals: &[FieldError]) {
+    pub fn set_contents(&mut self, contents: &MapContents, names: &Arc<IdNames>, refusals: &[FieldError]) {
         self.gateway = contents.config.flags & abi::CONFIG_GATEWAY != 0;
         self.detect = contents.config.detect;
         self.map_usage = contents.usage();
@@ -161,9 +162,7 @@ impl State {
             let count = self.invalid_fields.entry(kind.to_owned()).or_default();
             *count = count.saturating_add(1);
         }
-        if self.names != *names {
-            self.names.clone_from(names);
-        }
+        self.names = Arc::clone(names);
     }
 
     /// Liveness of the main loop.
@@ -228,7 +227,7 @@ mod tests {
         };
         let mut state = State::new(Instant::now(), false);
         let refusals = [refusal("Node a"), refusal("Gateway b"), refusal("Node c")];
-        state.set_contents(&MapContents::default(), &IdNames::default(), &refusals);
+        state.set_contents(&MapContents::default(), &Arc::default(), &refusals);
         assert_eq!(
             state.invalid_fields,
             [("Gateway".to_owned(), 1), ("Node".to_owned(), 2)].into()

@@ -10,6 +10,7 @@ pub mod manifests;
 pub mod pod;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::sync::watch;
@@ -18,7 +19,7 @@ use crate::config::{Config, ObjectSource};
 use crate::objects::Objects;
 
 /// Published objects; none until everything was read once.
-pub type Receiver = watch::Receiver<Option<Objects>>;
+pub type Receiver = watch::Receiver<Option<Arc<Objects>>>;
 
 /// A source cannot be started.
 #[derive(Debug, Error)]

@@ -9,6 +9,7 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, SelectAll};
@@ -223,7 +224,7 @@ async fn run(
     mut pods: PodWatch,
     mut cache: ObjectCache,
     enforced: bool,
-    sender: state_channel::Sender<Option<Objects>>,
+    sender: state_channel::Sender<Option<Arc<Objects>>>,
 ) {
     let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
     let mut delay = BATCH_DELAY;
@@ -290,7 +291,7 @@ fn publish(
     cache: &ObjectCache,
     pods: &PodWatch,
     failing: &BTreeMap<&'static str, String>,
-    sender: &state_channel::Sender<Option<Objects>>,
+    sender: &state_channel::Sender<Option<Arc<Objects>>>,
 ) {
     // Before the first list of Services, addresses reserved for Nodes would seem to be released. Where Services
     // cannot be read, everything else is published.
@@ -304,12 +305,12 @@ fn publish(
         return;
     };
     sender.send_if_modified(|published| {
-        let changed = published.as_ref() != Some(&objects);
+        let changed = published.as_deref() != Some(&objects);
         let mode = published.as_ref().and_then(|objects| objects.policy_mode);
         if mode != objects.policy_mode {
             info!(mode = ?objects.policy_mode, "rules of network policies to enforce");
         }
-        *published = Some(objects);
+        *published = Some(Arc::new(objects));
         changed
     });
 }
@@ -318,7 +319,7 @@ fn publish(
 async fn next_event<S, P>(
     events: &mut S,
     pods: &mut P,
-    sender: &state_channel::Sender<Option<Objects>>,
+    sender: &state_channel::Sender<Option<Arc<Objects>>>,
 ) -> Option<S::Item>
 where
     S: Stream + Unpin,

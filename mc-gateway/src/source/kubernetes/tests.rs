@@ -340,8 +340,8 @@ fn start_agent(server: &Server, enforcement: &str) -> Receiver {
 }
 
 /// Waits until objects with this mode are published.
-async fn wait_mode(receiver: &mut Receiver, mode: Mode) -> Objects {
-    let wanted = |objects: &Option<Objects>| {
+async fn wait_mode(receiver: &mut Receiver, mode: Mode) -> Arc<Objects> {
+    let wanted = |objects: &Option<Arc<Objects>>| {
         let mode_now = objects.as_ref().map(|objects| objects.policy_mode);
         mode_now == Some(Some(mode))
     };
@@ -368,7 +368,7 @@ async fn agents_work_in_a_cluster_without_the_crds_of_antrea() {
         // The CRD is installed.
         let policy = json!({ "metadata": { "name": "p" }, "spec": { "priority": 1 } });
         server.set("clusternetworkpolicies", Answer::Items(vec![policy]));
-        let has_policy = |objects: &Option<Objects>| {
+        let has_policy = |objects: &Option<Arc<Objects>>| {
             objects
                 .as_ref()
                 .is_some_and(|objects| objects.policies.policies.len() == 1)

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -45,7 +46,7 @@ pub(super) fn start(dir: &Path, policy_mode: Option<Mode>) -> Result<Receiver, S
     // Watched before it is read, so that no change is missed.
     let events = watch_directory(dir).map_err(failed("cannot be watched"))?;
     reader.read().map_err(failed("cannot be read"))?;
-    let (sender, receiver) = watch::channel(Some(reader.objects()));
+    let (sender, receiver) = watch::channel(Some(Arc::new(reader.objects())));
     tokio::spawn(run(reader, events, sender));
     Ok(receiver)
 }
@@ -66,7 +67,7 @@ fn watch_directory(dir: &Path) -> io::Result<Events> {
 }
 
 /// Reads the directory after every change, and publishes changed objects.
-async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Sender<Option<Objects>>) {
+async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Sender<Option<Arc<Objects>>>) {
     while !sender.is_closed() {
         match events.next().await {
             Some(Ok(_)) => debounce(&mut events).await,
@@ -96,8 +97,8 @@ async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Send
         }
         let objects = reader.objects();
         sender.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&objects);
-            *known = Some(objects);
+            let changed = known.as_deref() != Some(&objects);
+            *known = Some(Arc::new(objects));
             changed
         });
     }

@@ -272,14 +272,20 @@ pub fn validate(label: &str) -> Result<(), LabelIdentityError> {
     well_formed.then_some(()).ok_or_else(|| malformed(label))
 }
 
+/// Splits a normalised label: the joined labels of the Namespace and of the Pod.
+pub fn split_normalized(label: &str) -> Result<(&str, &str), LabelIdentityError> {
+    validate(label)?;
+    label
+        .strip_prefix("ns:")
+        .and_then(|rest| rest.split_once("&pod:"))
+        .ok_or_else(|| malformed(label))
+}
+
 /// Parses a normalised label: the labels of the Namespace and of the Pod. `<none>` of old releases has no labels.
 pub fn parse_normalized(label: &str) -> Result<(Labels, Labels), LabelIdentityError> {
-    validate(label)?;
-    let parts = label
-        .strip_prefix("ns:")
-        .and_then(|rest| rest.split_once("&pod:"));
-    parts
-        .and_then(|(namespace, pod)| Some((split_labels(namespace)?, split_labels(pod)?)))
+    let (namespace, pod) = split_normalized(label)?;
+    split_labels(namespace)
+        .zip(split_labels(pod))
         .ok_or_else(|| malformed(label))
 }
 

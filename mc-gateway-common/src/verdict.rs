@@ -144,7 +144,7 @@ pub enum DropReason {
     NotAdmitted = 38,
     /// A network policy drops or rejects the packet.
     ///
-    /// The samples in the log name policy, rule, addresses and ports; `inspect rules` counts packets by rule.
+    /// The samples in the log name policy, rule, cluster, Pods and labels; `inspect rules` counts packets by rule.
     Policy = 39,
     /// A policy selects the destination by label identities, and that of the sender is unknown.
     ///

@@ -16,6 +16,7 @@ pub mod config;
 pub mod datapath;
 pub mod desired;
 pub mod drop_samples;
+pub mod flow_names;
 pub mod host;
 pub mod id_names;
 pub mod identity_objects;

@@ -17,6 +17,7 @@ use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::Datapath;
 use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
+use crate::flow_names::FlowNames;
 use crate::host::changes::HostChange;
 use crate::host::nftables::Listing;
 use crate::host::state::{self, HostState};
@@ -174,7 +175,7 @@ impl Agent {
     }
 
     /// Reconciles the node with `objects`; `resync` reads everything again.
-    pub(super) async fn reconcile(&mut self, objects: &Objects, resync: bool) -> Result<(), AgentError> {
+    pub(super) async fn reconcile(&mut self, objects: &Arc<Objects>, resync: bool) -> Result<(), AgentError> {
         let me = LocalNode {
             node_name: self.config.node_name.clone(),
             cluster_id: self.config.cluster_id.clone(),
@@ -199,6 +200,7 @@ impl Agent {
             let past = self.service_history.past_tables(services);
             Arc::make_mut(services).past = past;
         }
+        let names = self.publish_names(&desired, objects);
         self.secrets.retain(&desired.public_keys());
         let (tunnel_devices, refused) = self.create_tunnel_devices(&desired).await?;
         let mut changes: usize = 0;
@@ -235,7 +237,7 @@ impl Agent {
                 if state.routes.last().copied().is_some_and(is_ipv6) {
                     self.log.ipv6_forwarding(ipv6::is_forwarding());
                 }
-                self.store_names(&desired);
+                self.store_names(names);
                 self.needs_address.send_replace(state.needs_address);
                 // After the first reconcile: from now on this node accepts packets with its secrets.
                 self.needs_key.send_replace(desired.published_key.is_none());
@@ -317,17 +319,33 @@ impl Agent {
         }
     }
 
+    /// Publishes the names for the log of dropped packets, before the maps change: the first packet that a new rule
+    /// drops is logged at once. Returns those of IDs.
+    fn publish_names(&self, desired: &DesiredState, objects: &Arc<Objects>) -> Arc<IdNames> {
+        let names = IdNames::new(desired, &self.config.paths.bpf_dir, &self.config.node_name);
+        let ids = if names == *self.names {
+            Arc::clone(&self.names)
+        } else {
+            Arc::new(names)
+        };
+        self.metrics.state().flow_names = Arc::new(FlowNames {
+            ids: Arc::clone(&ids),
+            prefixes: desired.prefixes.clone(),
+            objects: Arc::clone(objects),
+        });
+        ids
+    }
+
     /// Writes the names of the IDs in the maps for `inspect` and `trace`, which print IDs without them.
-    fn store_names(&mut self, desired: &DesiredState) {
+    fn store_names(&mut self, names: Arc<IdNames>) {
         let paths = &self.config.paths;
-        let names = IdNames::new(desired, &paths.bpf_dir, &self.config.node_name);
-        if names == *self.names {
+        if names == self.names {
             return;
         }
         if let Err(error) = names.store(&paths.state_dir) {
             warn!(state_dir = %paths.state_dir.display(), %error, "names for `inspect` not written");
         }
-        self.names = Arc::new(names);
+        self.names = names;
     }
 
     /// Observes the host, with the underlay routes to all next hops and peers.

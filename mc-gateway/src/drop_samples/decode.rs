@@ -8,16 +8,16 @@ use mc_gateway_common::abi::sample::SAMPLE_BYTES;
 use mc_gateway_common::abi::{DeliveredMac, IDENTITY_UNKNOWN};
 use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
+use crate::attachment::Program;
 use crate::cidr::from_abi_addr;
-use crate::plan::Program;
 
 /// A dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DroppedPacket {
     /// `DropReason` by number.
     pub(super) reason: u32,
-    /// Name of the program.
-    pub(super) program: &'static str,
+    /// None with an unknown number.
+    pub(super) program: Option<Program>,
     /// Device.
     pub(super) ifindex: u32,
     /// Length of the frame in bytes.
@@ -63,7 +63,7 @@ pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
     };
     Some(DroppedPacket {
         reason,
-        program: program.map_or("unknown", Program::name),
+        program,
         ifindex,
         length,
         rule,
@@ -159,7 +159,7 @@ mod tests {
         let frame = ethernet(eth::IPV4, &v4([192, 0, 2, 1], [192, 0, 2, 2], &tunnelled));
         let dropped = decode(&record(FROM_UNDERLAY, &frame)).unwrap();
         assert_eq!((dropped.reason, dropped.ifindex, dropped.length), (14, 3, 1500));
-        assert_eq!(dropped.program, "from_underlay");
+        assert_eq!(dropped.program, Some(Program::FromUnderlay));
         assert_eq!(dropped.peer, Some([192, 0, 2, 1].into()));
         let flow = dropped.flow.unwrap();
         assert_eq!(
@@ -190,15 +190,15 @@ mod tests {
     fn a_packet_that_a_rule_drops_has_its_program_rule_and_identity() {
         let mut frame = ethernet(eth::IPV4, &v4([10, 11, 0, 5], [10, 12, 0, 5], &[0, 80, 0, 81]));
         frame[6..12].copy_from_slice(&[0x0a, 0x6d, 1, 0, 0, 9]);
-        for (program, name, identity) in [
-            (FROM_REMOTE, "from_remote", Some(9)),
-            (TO_POD, "to_pod", None),
-            (FROM_POD, "from_pod", None),
+        for (number, program, identity) in [
+            (FROM_REMOTE, Program::FromRemote, Some(9)),
+            (TO_POD, Program::ToPod, None),
+            (FROM_POD, Program::FromPod, None),
         ] {
-            let dropped = decode(&record(program, &frame)).unwrap();
+            let dropped = decode(&record(number, &frame)).unwrap();
             assert_eq!(
                 (dropped.program, dropped.rule, dropped.identity),
-                (name, 77, identity)
+                (Some(program), 77, identity)
             );
         }
     }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::decode::DroppedPacket;
+use crate::attachment::Program;
 
 /// Lines of single packets in one [`LINE_WINDOW`].
 const MAX_LINES: u32 = 20;
@@ -22,7 +23,7 @@ const MAX_KINDS: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DropKind {
     reason: u32,
-    program: &'static str,
+    program: Option<Program>,
     /// The peer, or the source of a packet that was not encapsulated yet.
     sender: Option<IpAddr>,
 }
@@ -131,7 +132,7 @@ mod tests {
             rule: 0,
             identity: None,
             reason,
-            program: "from_underlay",
+            program: Some(Program::FromUnderlay),
             ifindex: 2,
             length: 100,
             peer: Some(IpAddr::from(peer.to_be_bytes())),

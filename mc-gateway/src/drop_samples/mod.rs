@@ -4,6 +4,7 @@
 
 mod decode;
 mod log_filter;
+mod names;
 
 use std::io;
 use std::path::Path;
@@ -16,14 +17,17 @@ use mc_gateway_common::verdict::DropReason;
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::yield_now;
 use tokio::time::interval;
 use tracing::{debug, info, warn};
 
-use crate::desired::rule_names::RuleName;
+use crate::attachment::Program;
+use crate::flow_names::FlowNames;
 use crate::maps::{MapsError, open};
 use crate::metrics::Metrics;
 use decode::{DroppedPacket, decode};
 use log_filter::{LogFilter, REPEAT_INTERVAL};
+use names::{Names, names};
 
 /// A failure to read the samples.
 #[derive(Debug, Error)]
@@ -57,8 +61,11 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
         let mut ready = tokio::select! {
             ready = ring.readable_mut() => ready?,
             _ = repeat_check.tick() => {
+                let known = flow_names(metrics);
                 for repeated in filter.repeated(Instant::now()) {
-                    log(&repeated.last, &names(&repeated.last, metrics), Some(repeated.count));
+                    log(&repeated.last, &names(&repeated.last, &known), Some(repeated.count));
+                    // A look-up walks all Pods, and the main loop shares the thread.
+                    yield_now().await;
                 }
                 continue;
             }
@@ -70,30 +77,15 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
             drop(state);
             let Some(dropped) = dropped else { continue };
             if filter.is_logged(&dropped, Instant::now()) {
-                log(&dropped, &names(&dropped, metrics), None);
+                log(&dropped, &names(&dropped, &flow_names(metrics)), None);
             }
         }
         ready.clear_ready();
     }
 }
 
-/// Names of the objects that a sample has by number or address.
-struct Names {
-    /// Of the peer; empty for a packet of this cluster or of an unknown peer.
-    peer: String,
-    /// Of the policy rule that dropped the packet.
-    rule: Option<RuleName>,
-}
-
-fn names(dropped: &DroppedPacket, metrics: &Metrics) -> Names {
-    let state = metrics.state();
-    Names {
-        peer: dropped
-            .peer
-            .map(|peer| state.names.peer(peer))
-            .unwrap_or_default(),
-        rule: state.names.rules.get(&dropped.rule).cloned(),
-    }
+fn flow_names(metrics: &Metrics) -> Arc<FlowNames> {
+    Arc::clone(&metrics.state().flow_names)
 }
 
 /// Whether `record` has a complete header; its packet may be malformed.
@@ -102,14 +94,13 @@ pub fn is_valid_record(record: &[u8]) -> bool {
     decode(record).is_some()
 }
 
-/// Logs a packet, or the last of `repeated` ones.
-fn log(dropped: &DroppedPacket, names: &Names, repeated: Option<u64>) {
+/// Logs a packet, or the last of `repeated` ones. Strings are fields: both log formats escape line breaks in them.
+fn log(dropped: &DroppedPacket, names: &Names<'_>, repeated: Option<u64>) {
     let reason = DropReason::ALL
         .into_iter()
         .find(|reason| *reason as u32 == dropped.reason)
         .map_or("unknown", DropReason::name);
     let DroppedPacket {
-        program,
         ifindex,
         length,
         identity,
@@ -117,9 +108,7 @@ fn log(dropped: &DroppedPacket, names: &Names, repeated: Option<u64>) {
         flow,
         ..
     } = dropped;
-    let peer_name = &names.peer;
-    let policy = names.rule.as_ref().map(|rule| &*rule.policy);
-    let rule = names.rule.as_ref().map(|rule| &*rule.rule);
+    let program = dropped.program.map_or("unknown", Program::name);
     let peer = peer.map(tracing::field::display);
     let src = flow.map(|flow| tracing::field::display(flow.src));
     let dst = flow.map(|flow| tracing::field::display(flow.dst));
@@ -128,10 +117,135 @@ fn log(dropped: &DroppedPacket, names: &Names, repeated: Option<u64>) {
         flow.and_then(|flow| flow.src_port),
         flow.and_then(|flow| flow.dst_port),
     );
+    macro_rules! log_at {
+        ($level:ident) => {
+            $level!(
+                target: "drops",
+                reason,
+                program,
+                ifindex,
+                length,
+                peer,
+                peer_name = names.peer,
+                src,
+                dst,
+                proto,
+                src_port,
+                dst_port,
+                policy = names.policy,
+                rule = names.rule,
+                identity,
+                src_cluster = names.src_cluster.as_deref(),
+                src_namespace_labels = names.src_namespace_labels.as_deref(),
+                src_pod = names.src.pod,
+                src_labels = names.src.labels.as_deref(),
+                dst_pod = names.dst.pod,
+                dst_labels = names.dst.labels.as_deref(),
+                repeated,
+                "packet dropped"
+            )
+        };
+    }
     // Multicast of the kernel itself on a new device is no reason for an alert.
     if flow.is_some_and(|flow| decode::is_link_local_multicast(flow.dst)) {
-        debug!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, policy, rule, identity, repeated, "packet dropped");
+        log_at!(debug);
     } else {
-        info!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, policy, rule, identity, repeated, "packet dropped");
+        log_at!(info);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Mutex, PoisonError};
+
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::names::PodNames;
+    use super::*;
+
+    /// The log in memory.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Lines {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    const FORGED: &str = "x\n2026-01-01T00:00:00Z  INFO drops: packet dropped\r\u{2028}\u{1b}[2K\"";
+
+    /// The log of a packet whose names contain line breaks, in the format of text and of JSON.
+    fn logged() -> [String; 2] {
+        let packet = DroppedPacket {
+            reason: DropReason::Policy as u32,
+            program: Some(Program::FromRemote),
+            ifindex: 3,
+            length: 60,
+            rule: 77,
+            identity: Some(9),
+            peer: None,
+            flow: None,
+        };
+        let pod = || PodNames {
+            pod: Some(FORGED),
+            labels: Some(FORGED.into()),
+        };
+        let names = Names {
+            peer: FORGED,
+            policy: Some(FORGED),
+            rule: Some(FORGED),
+            src_cluster: Some(FORGED.into()),
+            src_namespace_labels: Some(FORGED.into()),
+            src: pod(),
+            dst: pod(),
+        };
+        let (text, json) = (Lines::default(), Lines::default());
+        let builder = || tracing_subscriber::fmt().with_ansi(false);
+        tracing::subscriber::with_default(builder().with_writer(text.clone()).finish(), || {
+            log(&packet, &names, None);
+        });
+        tracing::subscriber::with_default(builder().json().with_writer(json.clone()).finish(), || {
+            log(&packet, &names, None);
+        });
+        [text, json].map(|lines| String::from_utf8(lines.0.lock().unwrap().clone()).unwrap())
+    }
+
+    #[test]
+    fn a_line_break_in_a_label_forges_no_log_line() {
+        let [text, json] = logged();
+        for log in [&text, &json] {
+            assert_eq!(log.lines().count(), 1, "{log}");
+            let line = log.strip_suffix('\n').unwrap();
+            assert!(!line.contains(char::is_control), "{line:?}");
+        }
+        assert!(!text.contains('\u{2028}'), "{text:?}");
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        for field in [
+            "policy",
+            "src_cluster",
+            "src_namespace_labels",
+            "src_labels",
+            "dst_labels",
+        ] {
+            assert!(
+                text.contains(&format!("{field}={FORGED:?}")),
+                "no {field} in {text}"
+            );
+            assert_eq!(json["fields"][field], FORGED);
+        }
     }
 }

@@ -10,6 +10,7 @@ use mc_metrics::prometheus_client::metrics::histogram::Histogram;
 
 use crate::aggregation::Aggregation;
 use crate::cidr::from_abi_addr;
+use crate::flow_names::FlowNames;
 use crate::id_names::IdNames;
 use crate::maps::{MapContents, nexthop_slots};
 use crate::objects::FieldError;
@@ -82,6 +83,8 @@ pub struct State {
     pub peers: Vec<PeerLabels>,
     /// Names of the IDs in the maps.
     pub names: Arc<IdNames>,
+    /// Names for the log of dropped packets.
+    pub flow_names: Arc<FlowNames>,
     /// Sampled drops that were read.
     pub samples_read: u64,
 }
@@ -109,6 +112,7 @@ impl State {
             next_hops: Vec::new(),
             peers: Vec::new(),
             names: Arc::default(),
+            flow_names: Arc::default(),
             samples_read: 0,
         }
     }

@@ -229,6 +229,22 @@ const CLIENTS_ONLY: &str = "  \
   - action: Drop
 ";
 
+/// Waits for the log line of a packet to the server that the last rule drops.
+fn wait_logged(bed: &mut Bed, sender: [&str; 2]) {
+    let [pod, labels] = sender;
+    let words = [
+        "packet dropped",
+        "program=\"to_pod\"",
+        "policy=\"ClusterNetworkPolicy policy\"",
+        "rule=\"spec.ingress[1]\"",
+        pod,
+        labels,
+        "dst_pod=\"shop/p\"",
+        "dst_labels=\"app=server\"",
+    ];
+    wait_for_log(&mut bed.hosts, Place::NodeWest, &words);
+}
+
 fn check_own_cluster(name: &str, bridge: bool) {
     let mut bed = start(name, bridge);
     let server = server();
@@ -240,6 +256,7 @@ fn check_own_cluster(name: &str, bridge: bool) {
         "policy",
         "a Pod of the node with another label",
     );
+    wait_logged(&mut bed, ["src_pod=\"shop/local\"", "src_labels=\"app=other\""]);
     bed.wait_passing(&bed.far, server, "a client on another node");
     bed.wait_passing(
         bed.hosts.netns(Place::NodeWest),
@@ -281,13 +298,7 @@ fn check_own_cluster(name: &str, bridge: bool) {
     let policy = json!("ClusterNetworkPolicy policy");
     let expected = [(&policy, &json!("Allow"), true), (&policy, &json!("Drop"), true)];
     assert_eq!(rules, expected);
-    let log = [
-        "packet dropped",
-        "program=\"to_pod\"",
-        "ClusterNetworkPolicy policy",
-        "spec.ingress[1]",
-    ];
-    wait_for_log(&mut bed.hosts, Place::NodeWest, &log);
+    wait_logged(&mut bed, ["src_pod=\"shop/far\"", "src_labels=\"app=other\""]);
     bed.check_traces(server);
     bed.check_service_accounts(server);
     write_policy(&bed.hosts, Cluster::West, "  - action: Reject\n");

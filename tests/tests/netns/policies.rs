@@ -12,8 +12,8 @@ use mc_tests::{
 };
 
 use crate::{
-    fixture::options,
-    identities::{BOTH, write, write_identities, write_pod},
+    fixture::{options, wait_for_log},
+    identities::{BOTH, OTHER, write, write_identities, write_pod},
 };
 
 /// A new state reaches the packets within this time.
@@ -161,7 +161,7 @@ fn a_policy_decides_by_the_labels_of_pods_in_another_cluster() {
 
 #[test]
 fn senders_without_a_valid_identity_are_dropped_where_labels_decide() {
-    let (bed, _server) = enforcing("policy-identity");
+    let (mut bed, _server) = enforcing("policy-identity");
     write_policy(
         &bed,
         Cluster::West,
@@ -170,12 +170,32 @@ fn senders_without_a_valid_identity_are_dropped_where_labels_decide() {
     wait_passing(&bed, "another label");
     write_pod(&bed, Cluster::East, "other", "Running");
     wait_dropped(&bed, "policy", "the label of the rule");
+    let log = [
+        "packet dropped",
+        "program=\"from_remote\"",
+        "policy=\"ClusterNetworkPolicy policy\"",
+        "rule=\"spec.ingress[0]\"",
+        &format!("identity={OTHER}"),
+        "src_cluster=\"east\"",
+        "src_namespace_labels=\"kubernetes.io/metadata.name=shop\"",
+        "src_labels=\"app=other\"",
+        "dst_pod=\"shop/p\"",
+        "dst_labels=\"app=server\"",
+    ];
+    wait_for_log(&mut bed, Place::NodeWest, &log);
     write_pod(&bed, Cluster::East, "without-a-number", "Running");
     wait_dropped(&bed, "identity-unknown", "a label without a number");
     // East sends with a number that only west exports.
     write_pod(&bed, Cluster::East, "other", "Running");
     write_identities(&bed, "[west]");
     wait_dropped(&bed, "identity-forged", "an identity of another cluster");
+    let log = [
+        "packet dropped",
+        "reason=\"identity-forged\"",
+        "src_cluster=\"east\"",
+    ];
+    let line = wait_for_log(&mut bed, Place::NodeWest, &log);
+    assert!(!line.contains("src_labels"), "labels of another cluster: {line}");
 }
 
 #[test]

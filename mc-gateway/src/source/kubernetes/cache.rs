@@ -249,11 +249,21 @@ impl ObjectCache {
         }
     }
 
+    /// Whether rules for egress are enforced.
+    fn enforces_egress(&self) -> bool {
+        self.policy_mode() == Ok(Some(Mode::All))
+    }
+
     /// Whether every kind of policies was listed completely, and Services and EndpointSlices as far as policies depend
     /// on them: without these, a rule that drops would lack the addresses of Services.
     pub(super) fn policies_are_synced(&self) -> bool {
         let policies = self.cluster_policies.current.values();
-        let needed = services_needed(policies.chain(self.policies.current.values()));
+        let policies = policies.chain(self.policies.current.values());
+        let needed = if self.enforces_egress() {
+            services_needed(policies)
+        } else {
+            ServicesNeeded::None
+        };
         self.cluster_policies.synced
             && self.policies.synced
             && self.cluster_groups.synced
@@ -273,7 +283,9 @@ impl ObjectCache {
             tiers: self.tiers.list(),
             ..PolicyObjects::default()
         };
-        objects.add_services(self.services.current.values(), self.slices.current.values());
+        if self.enforces_egress() {
+            objects.add_services(self.services.current.values(), self.slices.current.values());
+        }
         objects
     }
 
@@ -318,7 +330,8 @@ impl ObjectCache {
     }
 
     /// All objects, once Nodes, Gateways, ClusterInfoImports and public keys were listed completely and the mode of
-    /// policies is known. Services are optional: where they cannot be read, Pods still reach each other.
+    /// policies is known. Services are optional: where they cannot be read, Pods still reach each other, unless policies
+    /// depend on Services.
     pub(super) fn objects(&self) -> Option<Objects> {
         let policy_mode = self.policy_mode().ok()?;
         let synced =
@@ -431,12 +444,14 @@ mod tests {
         let by_name =
             serde_json::json!({ "action": "Drop", "toServices": [{ "name": "web", "namespace": "shop" }] });
         let all = serde_json::json!({ "action": "Drop" });
-        for (rule, [none, services, both]) in [
-            (all, [true; 3]),
-            (by_name, [false, true, true]),
-            (by_labels, [false, false, true]),
+        let of_antrea = PolicyEnforcement::ClusterSetOnly;
+        for (enforcement, rule, [none, services, both]) in [
+            (PolicyEnforcement::All, all, [true; 3]),
+            (PolicyEnforcement::All, by_name, [false, true, true]),
+            (PolicyEnforcement::All, by_labels.clone(), [false, false, true]),
+            (of_antrea, by_labels, [true; 3]),
         ] {
-            let mut cache = ObjectCache::default();
+            let mut cache = ObjectCache::new("kube-system", "n1", enforcement);
             cache.apply(ObjectEvent::ClusterPolicy(Event::InitApply(policy(rule.clone()))));
             cache.apply(ObjectEvent::ClusterPolicy(Event::InitDone));
             cache.apply(ObjectEvent::Policy(Event::InitDone));

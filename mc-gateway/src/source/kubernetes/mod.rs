@@ -294,7 +294,7 @@ fn publish(
     sender: &state_channel::Sender<Option<Arc<Objects>>>,
 ) {
     // Before the first list of Services, addresses reserved for Nodes would seem to be released. Where Services
-    // cannot be read, everything else is published.
+    // cannot be read, everything else is published, unless policies depend on them.
     let reservations = cache.services.synced || failing.contains_key(SERVICE);
     // Before the first list of label identities, all Pods would be unknown to other clusters.
     let readable = |synced, kind| synced || failing.contains_key(kind);

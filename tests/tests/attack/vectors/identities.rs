@@ -74,7 +74,14 @@ fn packets(generator: &Generator) -> Vec<(&'static str, Ip)> {
             "a SYN behind options",
             behind_options(tcp(src, dst, POD_PORT, 0x02)),
         ),
-        ("a first fragment", first_fragment(src, dst)),
+        (
+            "a first fragment",
+            first_fragment(src, dst, 17, first_of_datagram()),
+        ),
+        (
+            "a first TCP fragment without flags",
+            first_fragment(src, dst, 6, tcp_syn(CLIENT, POD_PORT)[..8].to_vec()),
+        ),
     ];
     // Services of east are not exported.
     if generator.entry == Entry::Member {
@@ -132,15 +139,20 @@ fn behind_options(mut packet: Ip) -> Ip {
     packet
 }
 
-/// The first fragment of a datagram, with its ports.
-fn first_fragment(src: IpAddr, dst: IpAddr) -> Ip {
+/// The first part of a datagram, with its ports.
+fn first_of_datagram() -> Vec<u8> {
     let mut payload = udp(CLIENT, POD_PORT, ATTACK);
     payload.resize(payload.len().next_multiple_of(8), 0);
-    let mut packet = Ip::new(src, dst, 17, payload);
+    payload
+}
+
+/// A first fragment with this part of the payload.
+fn first_fragment(src: IpAddr, dst: IpAddr, proto: u8, payload: Vec<u8>) -> Ip {
+    let mut packet = Ip::new(src, dst, proto, payload);
     match src {
         IpAddr::V4(_) => packet.frags = 0x2000,
         IpAddr::V6(_) => {
-            packet.options = vec![17, 0, 0, 1, 1, 2, 3, 4];
+            packet.options = vec![proto, 0, 0, 1, 1, 2, 3, 4];
             packet.proto = 44;
         }
     }
@@ -150,14 +162,12 @@ fn first_fragment(src: IpAddr, dst: IpAddr) -> Ip {
 /// Identities in packets without a secret change nothing.
 pub(super) fn without_secret(generator: &mut Generator) {
     for (name, id) in [
-        ("that a rule allows", 0),
-        ("that a rule drops", DROPPED_ID),
-        ("of another cluster", OF_EAST_ID),
+        ("that a rule allows", None),
+        ("that a rule drops", Some(DROPPED_ID)),
+        ("of another cluster", Some(OF_EAST_ID)),
     ] {
         let mut tunnel = generator.genuine();
-        if id != 0 {
-            tunnel.vni = id;
-        }
+        tunnel.vni = id.unwrap_or(tunnel.vni);
         tunnel.inner_src = mc_gateway_common::abi::SourceMac::UNKEYED.bytes();
         generator.without_secret(format!("an identity {name} without a secret"), &tunnel);
     }

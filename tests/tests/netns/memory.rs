@@ -95,7 +95,7 @@ fn check(name: &str, prefixes: u32, limit: u64) {
 
 #[test]
 fn ten_thousand_prefixes_fit_30_mib() {
-    check("size", 10_000, LIMIT_10_000);
+    check("size-10k", 10_000, LIMIT_10_000);
 }
 
 #[test]

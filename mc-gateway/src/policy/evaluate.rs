@@ -37,8 +37,8 @@ struct Backend<'a> {
 }
 
 /// The decision on a packet: the first matching rule, in the order of Tier, priority, creation and name of the policy
-/// and then of the rules. The service proxy selects a backend behind the programs, so a packet to a Service is denied by
-/// the first rule that denies one of its backends; else the first rule that matches any of them decides.
+/// and then of the rules. The service proxy selects a backend behind the programs, so a packet to a Service is denied
+/// by the first rule that denies one of its backends; else the first rule that matches any of them decides.
 pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
     let namespaces = namespaces(set);
     let local = by_address(&set.local_pods, &namespaces);

@@ -330,8 +330,8 @@ impl ObjectCache {
     }
 
     /// All objects, once Nodes, Gateways, ClusterInfoImports and public keys were listed completely and the mode of
-    /// policies is known. Services are optional: where they cannot be read, Pods still reach each other, unless policies
-    /// depend on Services.
+    /// policies is known. Services are optional: where they cannot be read, Pods still reach each other, unless
+    /// policies depend on Services.
     pub(super) fn objects(&self) -> Option<Objects> {
         let policy_mode = self.policy_mode().ok()?;
         let synced =

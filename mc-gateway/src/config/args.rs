@@ -122,7 +122,7 @@ pub enum PolicyEnforcement {
     ClusterSetOnly,
     /// All rules, on packets from other clusters and of the own one.
     All,
-    /// `cluster-set-only` where Antrea is the CNI (an `AntreaControllerInfo` exists), else `all`; with manifests `all`.
+    /// `cluster-set-only` where Antrea runs (an `AntreaControllerInfo` exists), else `all`; with manifests `all`.
     Auto,
 }
 

@@ -49,6 +49,9 @@ enum MissingPort {
     Destination,
 }
 
+/// The index of a rule, and the Namespace of the Pods that it applies to if a peer depends on it.
+type ScopedRule<'a> = (u32, Option<&'a str>);
+
 #[derive(Default)]
 struct Compiler<'a> {
     label_peers: Numbers<LabelPeer<'a>>,
@@ -57,12 +60,11 @@ struct Compiler<'a> {
     /// By rule and name of the port.
     missing_ports: BTreeMap<(u32, &'a str), MissingPort>,
     destinations: Destinations<'a>,
-    /// Rules for Pods by named ports, by the index of the rule, and by Namespace if a peer depends on it.
-    named_port_rules: BTreeMap<(u32, Option<&'a str>), Vec<PodRule>>,
-    /// By the index of the rule; without rules of which a peer depends on the Namespace of the Pod.
-    service_matches: BTreeMap<u32, ServiceMatches>,
-    /// Rules for packets to Services, by the rules for the Pod, and by Namespace if a peer depends on it.
-    service_rules: BTreeMap<(Vec<u32>, Option<&'a str>), Vec<PodRule>>,
+    /// Rules for Pods by named ports.
+    named_port_rules: BTreeMap<ScopedRule<'a>, Vec<PodRule>>,
+    service_matches: BTreeMap<ScopedRule<'a>, ServiceMatches>,
+    /// Rules for packets to Services, by the rules for the Pod.
+    service_rules: BTreeMap<Vec<ScopedRule<'a>>, Vec<PodRule>>,
 }
 
 /// The tables of these policies, and the issues of references in them: Tiers, groups, named ports and label identities.
@@ -158,11 +160,11 @@ impl<'a> Compiler<'a> {
         let applied: Vec<(u32, &EnforcedRule<'a>)> = applied
             .filter(|(_, rule)| rule.name.direction == direction && applies_to(rule, of))
             .collect();
-        // Each entry is for one Service port, so that their order is irrelevant.
-        let mut list = match direction {
-            Direction::Ingress => Vec::new(),
-            Direction::Egress => self.service_rules(&applied, of),
-        };
+        let mut list = Vec::new();
+        if direction == Direction::Egress {
+            // Each Service port is in one of them only, so their order is irrelevant.
+            list.extend_from_slice(self.service_rules(&applied, of));
+        }
         for (index, rule) in applied {
             let peers = rule.peers.iter().filter_map(|peer| self.peer(peer, of));
             let peers = peers.collect();
@@ -196,36 +198,30 @@ impl<'a> Compiler<'a> {
     }
 
     /// The rules that precede all others for packets to Services.
-    fn service_rules(&mut self, applied: &[(u32, &EnforcedRule<'a>)], of: &LabelledPod<'a>) -> Vec<PodRule> {
-        let relative = applied.iter().any(|(_, rule)| rule.has_relative_peers());
-        let key = (
-            applied.iter().map(|(index, _)| *index).collect(),
-            relative.then_some(&*of.pod.namespace),
-        );
-        if let Some(rules) = self.service_rules.get(&key) {
-            return rules.clone();
-        }
-        for (index, rule) in applied.iter().filter(|(_, rule)| !rule.has_relative_peers()) {
-            let matches = || self.destinations.service_matches(rule, of);
-            self.service_matches.entry(*index).or_insert_with(matches);
-        }
-        let relative: BTreeMap<u32, ServiceMatches> = applied
+    fn service_rules(&mut self, applied: &[(u32, &EnforcedRule<'a>)], of: &LabelledPod<'a>) -> &[PodRule] {
+        let keys: Vec<_> = applied
             .iter()
-            .filter(|(_, rule)| rule.has_relative_peers())
-            .map(|(index, rule)| (*index, self.destinations.service_matches(rule, of)))
+            .map(|(index, rule)| scoped_rule(*index, rule, of))
             .collect();
-        let matches = applied.iter().filter_map(|(index, _)| {
-            let matches = relative.get(index).or_else(|| self.service_matches.get(index))?;
-            Some((*index, matches))
-        });
-        let matches: Vec<_> = matches.collect();
-        let mut rules = Vec::new();
-        for (index, by_addrs) in self.destinations.service_decisions(&matches) {
-            let by_addrs = by_addrs.into_iter();
-            rules.extend(by_addrs.map(|(addrs, ports)| self.addresses_rule(index, addrs, ports.into_iter())));
+        if !self.service_rules.contains_key(&keys) {
+            for (key, (_, rule)) in keys.iter().zip(applied) {
+                let matches = || self.destinations.service_matches(rule, of);
+                self.service_matches.entry(*key).or_insert_with(matches);
+            }
+            let matches = keys
+                .iter()
+                .filter_map(|key| Some((key.0, self.service_matches.get(key)?)));
+            let matches: Vec<_> = matches.collect();
+            let mut rules = Vec::new();
+            for (index, by_addrs) in self.destinations.service_decisions(&matches) {
+                let by_addrs = by_addrs.into_iter();
+                rules.extend(
+                    by_addrs.map(|(addrs, ports)| self.addresses_rule(index, addrs, ports.into_iter())),
+                );
+            }
+            self.service_rules.insert(keys.clone(), rules);
         }
-        self.service_rules.insert(key, rules.clone());
-        rules
+        self.service_rules.get(&keys).map_or(&[], Vec::as_slice)
     }
 
     /// The rule for packets to these addresses and ports.
@@ -249,8 +245,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn named_port_rules(&mut self, index: u32, rule: &EnforcedRule<'a>, of: &LabelledPod<'a>) -> &[PodRule] {
-        let namespace = rule.has_relative_peers().then_some(&*of.pod.namespace);
-        let key = (index, namespace);
+        let key = scoped_rule(index, rule, of);
         if !self.named_port_rules.contains_key(&key) {
             let matching = self.destinations.with_named_ports(rule, of).into_iter();
             let rules = matching.map(|(addrs, ports)| self.addresses_rule(index, addrs, ports.into_iter()));
@@ -330,6 +325,10 @@ impl<'a> Compiler<'a> {
         });
         issues.collect()
     }
+}
+
+fn scoped_rule<'a>(index: u32, rule: &EnforcedRule<'_>, of: &LabelledPod<'a>) -> ScopedRule<'a> {
+    (index, rule.has_relative_peers().then_some(&*of.pod.namespace))
 }
 
 fn named_ports(protocol: L4Protocol, name: &str, to: &LabelledPod<'_>) -> Vec<PortRange> {

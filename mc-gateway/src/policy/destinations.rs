@@ -261,19 +261,18 @@ fn service_addresses<'a>(
         for port in &service.ports {
             for addr in &service.ips {
                 let key = (SocketAddr::new(*addr, port.number), port.protocol);
-                let endpoints = port.endpoints.iter().filter(|to| to.is_ipv4() == addr.is_ipv4());
-                let mut backends = endpoints
+                let of_family = port.endpoints.iter().filter(|to| to.is_ipv4() == addr.is_ipv4());
+                let mut endpoints: Vec<_> = of_family
                     .map(|to| Some(destination(*to, port.protocol)))
-                    .peekable();
-                let is_empty = backends.peek().is_none();
-                let backends = backends.chain(is_empty.then_some(None));
-                addresses
-                    .entry(key)
-                    .or_default()
-                    .extend(backends.map(|endpoint| Backend {
-                        service: &service.name,
-                        endpoint,
-                    }));
+                    .collect();
+                if endpoints.is_empty() {
+                    endpoints.push(None);
+                }
+                let backends = endpoints.into_iter().map(|endpoint| Backend {
+                    service: &service.name,
+                    endpoint,
+                });
+                addresses.entry(key).or_default().extend(backends);
             }
         }
     }

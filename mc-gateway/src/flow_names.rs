@@ -1,7 +1,7 @@
 //! Names of the two ends of a flow: cluster, Pod and labels. Pure.
 //!
 //! *Guarantees*: a cluster is the owner of the prefix that contains the address, as in the maps that the agent writes.
-//! An identity or an address that two labels or two Pods have names neither.
+//! An identity with two labels has no labels here, and an address of two Pods has no name.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -69,7 +69,7 @@ pub(super) fn names<'n>(packet: &DroppedPacket, known: &'n FlowNames) -> Names<'
             names.src = pod_names(known, flow.src);
             names.dst = pod_names(known, flow.dst);
         }
-        // Any sender may choose these addresses.
+        // Admission may not have accepted these sources.
         Some(Program::ToRemote | Program::FromTunnel | Program::FromUnderlay) | None => {}
     }
     names

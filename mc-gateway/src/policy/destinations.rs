@@ -54,10 +54,18 @@ pub(super) struct Destinations<'a> {
 /// The packets to Services that a rule matches.
 #[derive(Debug)]
 pub(super) struct ServiceMatches {
-    /// By the index of the address of a Service; addresses without a match are absent.
-    by_address: BTreeMap<usize, ServiceMatch>,
+    addresses: Addresses,
     /// Whether the rule denies packets.
     denies: bool,
+}
+
+/// The addresses of Services with packets that a rule matches.
+#[derive(Debug)]
+enum Addresses {
+    /// All, with all backends.
+    All,
+    /// By the index of the address; addresses without a match are absent.
+    Some(BTreeMap<usize, ServiceMatch>),
 }
 
 /// The packets to an address of a Service that a rule matches.
@@ -65,9 +73,24 @@ pub(super) struct ServiceMatches {
 struct ServiceMatch {
     /// Whether the rule matches the address and port regardless of the backends.
     address: bool,
-    /// For each backend, whether the rule matches packets to it.
-    backends: Vec<bool>,
+    backends: Backends,
 }
+
+/// The backends of an address, packets to which a rule matches. Most rules match packets to all or none, and a cluster
+/// has many pairs of a rule and an address.
+#[derive(Debug)]
+enum Backends {
+    None,
+    All,
+    /// For each backend, whether the rule matches packets to it.
+    Some(Box<[bool]>),
+}
+
+/// Every packet to an address.
+const EVERY_PACKET: &ServiceMatch = &ServiceMatch {
+    address: true,
+    backends: Backends::All,
+};
 
 /// The peers of a rule for one of the Pods that it applies to.
 struct Peers<'a> {
@@ -149,8 +172,14 @@ impl<'a> Destinations<'a> {
     /// well as those of an endpoint. Others match endpoints, so that a block that contains the address of a Service
     /// does not open its Pods, unless they name the Service or match every packet.
     pub(super) fn service_matches(&self, rule: &EnforcedRule<'a>, of: &LabelledPod<'a>) -> ServiceMatches {
-        let peers = Peers::new(rule, of, &self.workloads);
         let denies = rule.rule.action.denies();
+        if rule.matches_every_packet() {
+            return ServiceMatches {
+                addresses: Addresses::All,
+                denies,
+            };
+        }
+        let peers = Peers::new(rule, of, &self.workloads);
         let ports = rule.rule.services.as_deref();
         let matches = |to: &Destination| {
             peers.contain(to.addr.ip(), to.workload) && ports.is_none_or(|ports| self.matches_port(ports, to))
@@ -160,16 +189,18 @@ impl<'a> Destinations<'a> {
             let address = matches(&service.destination);
             let is_matched = |backend: &Backend<'_>| {
                 denies && address
-                    || rule.matches_every_packet()
                     || rule.names(backend.service)
                     || backend.endpoint.as_ref().is_some_and(matches)
             };
-            let backends: Vec<bool> = service.backends.iter().map(is_matched).collect();
-            if address || backends.contains(&true) {
+            let backends: Backends = service.backends.iter().map(is_matched).collect();
+            if address || !matches!(backends, Backends::None) {
                 by_address.insert(index, ServiceMatch { address, backends });
             }
         }
-        ServiceMatches { by_address, denies }
+        ServiceMatches {
+            addresses: Addresses::Some(by_address),
+            denies,
+        }
     }
 
     /// The rule that decides on packets to each Service, of rules in their order: the first one that denies a backend
@@ -179,10 +210,13 @@ impl<'a> Destinations<'a> {
         &self,
         rules: &[(u32, &ServiceMatches)],
     ) -> BTreeMap<u32, BTreeMap<Vec<IpAddr>, Vec<Port>>> {
-        let matched: BTreeSet<usize> = rules
-            .iter()
-            .flat_map(|(_, matches)| matches.by_address.keys().copied())
-            .collect();
+        let mut matched = BTreeSet::new();
+        for (_, matches) in rules {
+            match &matches.addresses {
+                Addresses::All => matched.extend(0..self.services.len()),
+                Addresses::Some(by_address) => matched.extend(by_address.keys().copied()),
+            }
+        }
         let mut by_rule: BTreeMap<u32, BTreeMap<Port, BTreeSet<IpAddr>>> = BTreeMap::new();
         for index in matched {
             let Some(service) = self.services.get(index) else {
@@ -190,7 +224,7 @@ impl<'a> Destinations<'a> {
             };
             let matching: Vec<_> = rules
                 .iter()
-                .filter_map(|(rule, matches)| Some((*rule, matches.denies, matches.by_address.get(&index)?)))
+                .filter_map(|(rule, matches)| Some((*rule, matches.denies, matches.of_address(index)?)))
                 .collect();
             let by_address = matching.iter().find(|(_, _, of_rule)| of_rule.address);
             let decision = service.decision(&matching);
@@ -228,6 +262,42 @@ impl<'a> Destinations<'a> {
     }
 }
 
+// === impl ServiceMatches ===
+
+impl ServiceMatches {
+    fn of_address(&self, index: usize) -> Option<&ServiceMatch> {
+        match &self.addresses {
+            Addresses::All => Some(EVERY_PACKET),
+            Addresses::Some(by_address) => by_address.get(&index),
+        }
+    }
+}
+
+// === impl Backends ===
+
+impl Backends {
+    fn contain(&self, index: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Some(matched) => matched.get(index) == Some(&true),
+        }
+    }
+}
+
+impl FromIterator<bool> for Backends {
+    fn from_iter<I: IntoIterator<Item = bool>>(matched: I) -> Self {
+        let matched: Box<[bool]> = matched.into_iter().collect();
+        if !matched.contains(&true) {
+            Self::None
+        } else if matched.contains(&false) {
+            Self::Some(matched)
+        } else {
+            Self::All
+        }
+    }
+}
+
 // === impl ServiceAddress ===
 
 impl ServiceAddress<'_> {
@@ -235,7 +305,7 @@ impl ServiceAddress<'_> {
     fn decision(&self, rules: &[(u32, bool, &ServiceMatch)]) -> Option<u32> {
         let firsts = (0..self.backends.len()).filter_map(|backend| {
             let mut rules = rules.iter();
-            rules.find(|(_, _, of_rule)| of_rule.backends.get(backend) == Some(&true))
+            rules.find(|(_, _, of_rule)| of_rule.backends.contain(backend))
         });
         let (mut denied, mut permitted) = (None, None);
         for (rule, denies, _) in firsts {

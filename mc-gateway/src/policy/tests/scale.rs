@@ -80,7 +80,8 @@ fn a_thousand_policies_and_identities_compile() {
     }
 }
 
-/// 1,000 policies for egress, 10,000 Pods and 1,000 Services with ten endpoints each.
+/// 1,000 policies for egress, 10,000 Pods and 1,000 Services with ten endpoints each. Every tenth policy ends with a
+/// rule that drops every packet.
 #[test]
 fn egress_to_a_thousand_services_compiles() {
     let mut set = PolicySet::default();
@@ -100,7 +101,7 @@ fn egress_to_a_thousand_services_compiles() {
     }
     for index in 0_u32..1000 {
         let (namespace, app) = (index / 10, index % 10);
-        let spec = json!({
+        let mut spec = json!({
             "priority": 1 + index % 10,
             "appliedTo": [{ "podSelector": { "matchLabels": { "app": format!("a{app}") } } }],
             "egress": [
@@ -109,6 +110,12 @@ fn egress_to_a_thousand_services_compiles() {
                 { "action": "Drop", "to": [{ "podSelector": {} }] },
             ],
         });
+        if app == 9 {
+            spec["egress"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!({ "action": "Drop" }));
+        }
         set.policies.push(policy(
             Some(&format!("n{namespace}")),
             &format!("p{index}"),

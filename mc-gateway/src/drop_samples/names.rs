@@ -1,7 +1,8 @@
 //! Names of the objects that a dropped packet has by number or address. Pure.
 //!
 //! *Guarantees*: a remote cluster is named only where the programs have compared the source with the peer's cluster;
-//! text that users of other clusters choose is at most [`MAX_TEXT`] bytes long, besides its [`MARKER`].
+//! text that users of other clusters choose is at most [`MAX_TEXT`] bytes long, besides its [`MARKER`], and has no
+//! character that a terminal interprets: the JSON format of the log escapes fewer of them than terminals have.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use crate::flow_names::FlowNames;
 
 /// Longest text of a field, in bytes: a label identity may have 16 KiB.
 const MAX_TEXT: usize = 256;
-/// End of a text that is cut off. No label contains it.
+/// End of a text that is cut off. No label contains it: labels are ASCII.
 const MARKER: char = '…';
 
 /// The names of a packet.
@@ -60,7 +61,7 @@ pub(super) fn names<'n>(packet: &DroppedPacket, known: &'n FlowNames) -> Names<'
             let cluster = known.remote_cluster(flow.src);
             let labels = packet.identity.zip(cluster);
             let labels = labels.and_then(|(identity, cluster)| known.identity_labels(identity, cluster));
-            names.src_cluster = cluster.map(cut_off);
+            names.src_cluster = cluster.map(loggable);
             names.src_namespace_labels = labels.and_then(|labels| non_empty(labels.namespace));
             names.src.labels = labels.and_then(|labels| non_empty(labels.pod));
             names.dst = pod_names(known, flow.dst);
@@ -83,18 +84,30 @@ fn pod_names(known: &FlowNames, addr: IpAddr) -> PodNames<'_> {
 }
 
 fn non_empty(text: &str) -> Option<Cow<'_, str>> {
-    (!text.is_empty()).then(|| cut_off(text))
+    (!text.is_empty()).then(|| loggable(text))
 }
 
-/// The first [`MAX_TEXT`] bytes of `text`, fewer if these end within a character.
-fn cut_off(text: &str) -> Cow<'_, str> {
-    if text.len() <= MAX_TEXT {
+/// The first [`MAX_TEXT`] bytes of `text`, fewer if these end within a character. U+FFFD replaces each character that
+/// no label and no cluster ID contains.
+fn loggable(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_graphic() || c == ' ';
+    if text.len() <= MAX_TEXT && text.chars().all(is_plain) {
         return text.into();
     }
-    let mut cut: String = text.chars().take(MAX_TEXT).collect();
-    cut.truncate(cut.floor_char_boundary(MAX_TEXT));
-    cut.push(MARKER);
-    cut.into()
+    let replaced = text.chars().map(|c| {
+        if is_plain(c) {
+            c
+        } else {
+            char::REPLACEMENT_CHARACTER
+        }
+    });
+    // A character that does not fit shows that the text is longer.
+    let mut loggable: String = replaced.take(MAX_TEXT.saturating_add(1)).collect();
+    if loggable.len() > MAX_TEXT {
+        loggable.truncate(loggable.floor_char_boundary(MAX_TEXT));
+        loggable.push(MARKER);
+    }
+    loggable.into()
 }
 
 #[cfg(test)]
@@ -265,12 +278,12 @@ mod tests {
     #[test]
     fn long_labels_are_cut_off_between_characters() {
         let fits = "a".repeat(MAX_TEXT);
-        assert_eq!(cut_off(&fits), fits);
+        assert_eq!(loggable(&fits), fits);
         let one_more = format!("{fits}b");
-        assert_eq!(cut_off(&one_more), format!("{fits}…"));
-        // The character of two bytes would end behind the limit.
+        assert_eq!(loggable(&one_more), format!("{fits}…"));
+        // The character of three bytes would end behind the limit.
         let within = format!("{}ß{}", "a".repeat(MAX_TEXT - 1), "b".repeat(MAX_TEXT));
-        assert_eq!(cut_off(&within), format!("{}…", "a".repeat(MAX_TEXT - 1)));
+        assert_eq!(loggable(&within), format!("{}…", "a".repeat(MAX_TEXT - 1)));
         let label = format!("ns:{}&pod:{}", "n".repeat(9_000), "€".repeat(2_000));
         let known = known(&label, &["east"]);
         let named = names(&dropped(Program::FromRemote, EAST, Some(9)), &known);
@@ -278,6 +291,25 @@ mod tests {
             named.src_namespace_labels,
             Some(format!("{}…", "n".repeat(256)).into())
         );
-        assert_eq!(named.src.labels, Some(format!("{}…", "€".repeat(85)).into()));
+        assert_eq!(
+            named.src.labels,
+            Some(format!("{}…", "\u{fffd}".repeat(85)).into())
+        );
+    }
+
+    /// In the JSON log, labels could change the direction of text.
+    #[test]
+    fn labels_have_no_character_that_a_terminal_interprets() {
+        for c in [
+            '\u{7f}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{2028}', '\u{1b}', '\n', 'é',
+        ] {
+            assert_eq!(loggable(&format!("a{c}b")), "a\u{fffd}b", "{c:?}");
+        }
+        let label = "app.kubernetes.io/name=web-1_a,tier=x y";
+        assert!(matches!(loggable(label), Cow::Borrowed(same) if same == label));
+        let known = known("ns:a=\u{2066}2J&pod:b=\u{202e}", &["east"]);
+        let named = names(&dropped(Program::FromRemote, EAST, Some(9)), &known);
+        assert_eq!(named.src_namespace_labels.as_deref(), Some("a=\u{fffd}2J"));
+        assert_eq!(named.src.labels.as_deref(), Some("b=\u{fffd}"));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     snapshot::{MemberSnapshot, OptionalKind, get},
 };
 
-/// Creates the Tiers that are absent while some Node enforces every rule. An existing Tier stays as it is.
+/// Creates the Tiers that are absent while the agents enforce every rule. An existing Tier stays as it is.
 pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
     let OptionalKind::Present(tiers) = &snapshot.tiers else {
         return;

@@ -43,9 +43,11 @@ pub(super) struct GenerationReports<'a> {
     failing_nodes: BTreeSet<&'a str>,
 }
 
-/// Whether some Node enforces every rule.
+/// Whether the agents enforce every rule, and so Antrea none: some Node reports that, and no Node leaves rules to
+/// Antrea. Nodes of a cluster with Antrea report that they enforce every rule until Antrea's agent runs on them.
 pub(super) fn is_enforced(snapshot: &MemberSnapshot) -> bool {
-    existing(snapshot).any(|(_, report)| report.spec.enforcement == Enforcement::All)
+    let is_of = |wanted| existing(snapshot).any(|(_, report)| report.spec.enforcement == wanted);
+    is_of(Enforcement::All) && !is_of(Enforcement::ClusterSetOnly)
 }
 
 /// The reports of Nodes that exist: a report is of the Node of its name and of the UID of its owner.
@@ -93,11 +95,6 @@ impl<'a> PolicyReports<'a> {
             }
         }
         reports
-    }
-
-    /// Whether no Node has this enforcement.
-    pub(super) fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     /// The reports about the policy's present generation.

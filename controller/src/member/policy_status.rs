@@ -1,7 +1,7 @@
 //! The status of network policies, from the reports of the Nodes' agents.
 //!
-//! Where some Node enforces every rule, policies get the status that Antrea's controller writes elsewhere.
-//! Where Antrea enforces policies and the agents only those rules that cross clusters, Antrea owns the status, and the
+//! Where the agents enforce every rule, policies get the status that Antrea's controller writes elsewhere.
+//! Where Antrea enforces policies and some agent only those rules that cross clusters, Antrea owns the status, and the
 //! agents' errors become Events.
 
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use mc_api::{
 };
 use serde_json::Value;
 
-use super::policy_reports::{GenerationReports, PolicyReports, text};
+use super::policy_reports::{GenerationReports, PolicyReports, is_enforced, text};
 use crate::{
     plan::{ApiServer, Plan, WritableKind},
     snapshot::{MemberSnapshot, OptionalKind, api_time},
@@ -33,8 +33,7 @@ pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
         return;
     }
     let before = plan.writes.len();
-    let reports = PolicyReports::new(snapshot, Enforcement::All);
-    if reports.is_empty() {
+    if !is_enforced(snapshot) {
         withdraw(&snapshot.policies, before, plan);
         withdraw(&snapshot.network_policies, before, plan);
         let reports = PolicyReports::new(snapshot, Enforcement::ClusterSetOnly);
@@ -43,7 +42,7 @@ pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
         return;
     }
     let write = Writer {
-        reports,
+        reports: PolicyReports::new(snapshot, Enforcement::All),
         now: snapshot.now,
         before,
     };

@@ -110,6 +110,14 @@ kind!(
     "antreacontrollerinfos"
 );
 kind!(
+    /// The state of Antrea's agent on the Node of the object's name: the agent creates it once it has started to
+    /// enforce policies (`pkg/monitor/agent.go` of Antrea). Its fields are not read.
+    AntreaAgentInfo,
+    ClusterResourceScope,
+    "AntreaAgentInfo",
+    "antreaagentinfos"
+);
+kind!(
     /// The kind `Group`: Pods or addresses for peers and `appliedTo` of `NetworkPolicy` in the same Namespace.
     NamespacedGroup,
     NamespaceResourceScope,

@@ -22,7 +22,8 @@ pub use direction::Direction;
 pub use error::{FieldError, PolicyError};
 pub use group::{Group, GroupContents, parse_group};
 pub use kinds::{
-    AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup, NetworkPolicy, Tier,
+    AntreaAgentInfo, AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup,
+    NetworkPolicy, Tier,
 };
 pub use object_name::ObjectName;
 pub use parse::parse;

@@ -122,7 +122,8 @@ pub enum PolicyEnforcement {
     ClusterSetOnly,
     /// All rules, on packets from other clusters and of the own one.
     All,
-    /// `cluster-set-only` where Antrea runs (an `AntreaControllerInfo` exists), else `all`; with manifests `all`.
+    /// `cluster-set-only` on a Node where Antrea enforces policies (an `AntreaControllerInfo` and the Node's
+    /// `AntreaAgentInfo` exist), else `all`; with manifests `all`.
     Auto,
 }
 

@@ -3,7 +3,7 @@
 use crate::config::PolicyEnforcement;
 use crate::policy::Mode;
 
-/// The rules to enforce, none with `off`; `has_antrea`: Antrea enforces policies in the cluster.
+/// The rules to enforce, none with `off`; `has_antrea`: Antrea enforces policies on the Node.
 #[must_use]
 pub(super) fn mode(enforcement: PolicyEnforcement, has_antrea: bool) -> Option<Mode> {
     match (enforcement, has_antrea) {

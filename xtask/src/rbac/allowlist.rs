@@ -43,9 +43,9 @@ pub(crate) const EXEMPTIONS: &[Exemption] = &[
     Exemption {
         role: Role::Gateway,
         group: "crd.antrea.io",
-        resources: &["antreacontrollerinfos"],
+        resources: &["antreaagentinfos", "antreacontrollerinfos"],
         verbs: &["watch"],
-        reason: "no test cluster has Antrea's controller, whose kind agents list",
+        reason: "no test cluster has Antrea's controller or agents, whose kinds gateway agents list",
     },
 ];
 

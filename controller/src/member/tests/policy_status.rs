@@ -285,6 +285,37 @@ fn antrea_owns_the_status_while_nodes_enforce_stretched_rules_only() {
     );
 }
 
+/// A Node that was down since Antrea was absent had the controller write statuses beside Antrea's controller.
+#[test]
+fn antrea_owns_the_status_while_one_node_leaves_rules_to_it() {
+    let mut snapshot = enforcing();
+    add_policy(&mut snapshot, "web", 1, &spec());
+    report(&mut snapshot, "a", vec![entry("web", 1, true, vec![])]);
+    settle(&mut snapshot);
+    assert_eq!(counts(&snapshot, "web"), ("Realized".to_owned(), 1, 1));
+    let stretched = |snapshot: &mut MemberSnapshot, node| {
+        let spec = NodePolicyStatusSpec::bounded(Enforcement::ClusterSetOnly, String::new(), vec![]);
+        insert_report(snapshot, node, spec);
+    };
+    stretched(&mut snapshot, "b");
+    settle(&mut snapshot);
+    assert_eq!(counts(&snapshot, "web"), ("Pending".to_owned(), 0, 0));
+    let mut antrea = ClusterNetworkPolicy::clone(&policy(&snapshot, "web").unwrap());
+    antrea.status = json!({ "phase": "Realized", "observedGeneration": 1, "currentNodesRealized": 3 });
+    insert(present(&mut snapshot.policies), antrea);
+    Arc::make_mut(present(&mut snapshot.tiers)).clear();
+    assert!(
+        reconcile(&mut snapshot).is_empty(),
+        "the report of Node a remains"
+    );
+    // A report of a Node that no longer exists does not count.
+    stretched(&mut snapshot, "gone");
+    Arc::make_mut(&mut snapshot.nodes).remove(&NamespacedName::new("", "b"));
+    settle(&mut snapshot);
+    assert_eq!(counts(&snapshot, "web"), ("Realized".to_owned(), 1, 1));
+    assert!(!present(&mut snapshot.tiers).is_empty());
+}
+
 #[test]
 fn a_status_is_reset_when_no_node_enforces_policies() {
     let mut snapshot = enforcing();

@@ -34,7 +34,9 @@ pub(super) enum ObjectEvent {
     Group(Event<Arc<Parsed<Group>>>),
     Tier(Event<Arc<Parsed<TierInfo>>>),
     /// The name of an `AntreaControllerInfo`.
-    Antrea(Event<String>),
+    AntreaController(Event<String>),
+    /// The name of an `AntreaAgentInfo`, which is the name of its Node.
+    AntreaAgent(Event<String>),
 }
 
 /// The mode of network policies depends on objects that were not listed completely.
@@ -194,7 +196,8 @@ pub(super) struct ObjectCache {
     cluster_groups: Store<Arc<Parsed<Group>>>,
     groups: Store<Arc<Parsed<Group>>>,
     tiers: Store<Arc<Parsed<TierInfo>>>,
-    antrea: Store<String>,
+    antrea_controllers: Store<String>,
+    antrea_agents: Store<String>,
 }
 
 impl ObjectCache {
@@ -229,16 +232,28 @@ impl ObjectCache {
             ObjectEvent::ClusterGroup(event) => self.cluster_groups.apply(event),
             ObjectEvent::Group(event) => self.groups.apply(event),
             ObjectEvent::Tier(event) => self.tiers.apply(event),
-            ObjectEvent::Antrea(event) => self.antrea.apply(event),
+            ObjectEvent::AntreaController(event) => self.antrea_controllers.apply(event),
+            ObjectEvent::AntreaAgent(event) => self.antrea_agents.apply(event),
         }
     }
 
     /// The rules to enforce; none while policies are off.
     pub(super) fn policy_mode(&self) -> Result<Option<Mode>, UnknownMode> {
-        if self.enforcement == PolicyEnforcement::Auto && !self.antrea.synced {
+        let has_antrea = match self.enforcement {
+            PolicyEnforcement::Auto => self.has_antrea()?,
+            PolicyEnforcement::All | PolicyEnforcement::ClusterSetOnly | PolicyEnforcement::Off => false,
+        };
+        Ok(mode(self.enforcement, has_antrea))
+    }
+
+    /// Whether Antrea enforces policies on the agent's Node: its controller computes the rules, and its agent on the
+    /// Node has started. The controller alone enforces nothing.
+    fn has_antrea(&self) -> Result<bool, UnknownMode> {
+        let has_controller = !self.antrea_controllers.current.is_empty();
+        if !self.antrea_controllers.synced || (has_controller && !self.antrea_agents.synced) {
             return Err(UnknownMode);
         }
-        Ok(mode(self.enforcement, !self.antrea.current.is_empty()))
+        Ok(has_controller && self.antrea_agents.current.contains_key(&self.node))
     }
 
     /// Whether Pods of other Nodes keep their labels, for policies: also with `auto`, whose mode may change.
@@ -504,6 +519,8 @@ mod tests {
     #[test]
     fn nothing_is_known_before_antrea_was_looked_for_and_later_changes_are_seen() {
         let mut cache = ObjectCache::new("kube-system", "n1", PolicyEnforcement::Auto);
+        cache.apply(ObjectEvent::AntreaAgent(Event::InitApply("n1".into())));
+        cache.apply(ObjectEvent::AntreaAgent(Event::InitDone));
         for listed in [
             ObjectEvent::Node(Event::InitDone),
             ObjectEvent::Gateway(Event::InitDone),
@@ -513,7 +530,9 @@ mod tests {
             cache.apply(listed);
         }
         assert_eq!(cache.policy_mode(), Err(UnknownMode));
-        cache.apply(ObjectEvent::Antrea(Event::InitApply("antrea-controller".into())));
+        cache.apply(ObjectEvent::AntreaController(Event::InitApply(
+            "antrea-controller".into(),
+        )));
         assert_eq!(cache.objects(), None, "the list is not complete");
         for (event, mode) in [
             (Event::InitDone, Mode::ClusterSetOnly),
@@ -524,8 +543,39 @@ mod tests {
             (Event::InitDone, Mode::All),
         ] {
             let shown = format!("{event:?}");
-            cache.apply(ObjectEvent::Antrea(event));
+            cache.apply(ObjectEvent::AntreaController(event));
             assert_eq!(cache.objects().unwrap().policy_mode, Some(mode), "{shown}");
+        }
+    }
+
+    /// Agents left rules to Antrea from the creation of its controller on, before Antrea's agents enforced any.
+    #[test]
+    fn rules_are_left_to_antrea_only_once_its_agent_on_the_node_has_started() {
+        let mut cache = ObjectCache::new("kube-system", "n1", PolicyEnforcement::Auto);
+        cache.apply(ObjectEvent::AntreaController(Event::InitDone));
+        assert_eq!(
+            cache.policy_mode(),
+            Ok(Some(Mode::All)),
+            "no agent matters without the controller"
+        );
+        cache.apply(ObjectEvent::AntreaController(Event::Apply(
+            "antrea-controller".into(),
+        )));
+        assert_eq!(
+            cache.policy_mode(),
+            Err(UnknownMode),
+            "the agent was not listed yet"
+        );
+        for (event, mode) in [
+            (Event::InitDone, Mode::All),
+            (Event::Apply("n2".into()), Mode::All),
+            (Event::Apply("n1".into()), Mode::ClusterSetOnly),
+            (Event::Delete("n2".into()), Mode::ClusterSetOnly),
+            (Event::Delete("n1".into()), Mode::All),
+        ] {
+            let shown = format!("{event:?}");
+            cache.apply(ObjectEvent::AntreaAgent(event));
+            assert_eq!(cache.policy_mode(), Ok(Some(mode)), "{shown}");
         }
     }
 

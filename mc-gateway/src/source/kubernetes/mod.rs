@@ -22,7 +22,8 @@ use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::label_identity::LabelIdentity;
 use mc_api::network_policy::{
-    AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier,
+    AntreaAgentInfo, AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, NamespacedGroup,
+    NetworkPolicy, Tier,
 };
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
@@ -49,7 +50,10 @@ const NAMESPACE: &str = "Namespace";
 const LABEL_IDENTITY: &str = "LabelIdentity";
 
 /// Kind of the object of Antrea's controller.
-const ANTREA: &str = "AntreaControllerInfo";
+const ANTREA_CONTROLLER: &str = "AntreaControllerInfo";
+
+/// Kind of the objects of Antrea's agents.
+const ANTREA_AGENT: &str = "AntreaAgentInfo";
 
 /// Kinds without which, where the agent has no permission to read them, the other objects are published.
 const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY];
@@ -150,13 +154,7 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
         streams.extend(policy_watches(&client, node));
     }
     if config.policy_enforcement == PolicyEnforcement::Auto {
-        streams.push(watch_optional(
-            ANTREA,
-            Api::<AntreaControllerInfo>::all(client.clone()),
-            node,
-            AntreaControllerInfo::name_any,
-            ObjectEvent::Antrea,
-        ));
+        streams.extend(antrea_watches(&client, node));
     }
     let pods = PodWatch::new(Api::all(client), config);
     let cache = ObjectCache::new(namespace, node, config.policy_enforcement);
@@ -171,12 +169,36 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
     receiver
 }
 
+/// Watches of Antrea's controller and of its agent on the Node.
+fn antrea_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent>; 2] {
+    [
+        watch_optional(
+            ANTREA_CONTROLLER,
+            Api::<AntreaControllerInfo>::all(client.clone()),
+            watcher::Config::default(),
+            node,
+            AntreaControllerInfo::name_any,
+            ObjectEvent::AntreaController,
+        ),
+        watch_optional(
+            ANTREA_AGENT,
+            Api::<AntreaAgentInfo>::all(client.clone()),
+            watcher::Config::default().fields(&format!("metadata.name={node}")),
+            node,
+            AntreaAgentInfo::name_any,
+            ObjectEvent::AntreaAgent,
+        ),
+    ]
+}
+
 /// Watches of the kinds of network policies, whose CRDs a cluster without policies may lack.
 fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent>; 5] {
+    let all = watcher::Config::default;
     [
         watch_optional(
             "ClusterNetworkPolicy",
             Api::<ClusterNetworkPolicy>::all(client.clone()),
+            all(),
             node,
             policy_objects::cluster_network_policy,
             ObjectEvent::ClusterPolicy,
@@ -184,6 +206,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
         watch_optional(
             "NetworkPolicy",
             Api::<NetworkPolicy>::all(client.clone()),
+            all(),
             node,
             policy_objects::network_policy,
             ObjectEvent::Policy,
@@ -191,6 +214,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
         watch_optional(
             "ClusterGroup",
             Api::<ClusterGroup>::all(client.clone()),
+            all(),
             node,
             policy_objects::cluster_group,
             ObjectEvent::ClusterGroup,
@@ -198,6 +222,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
         watch_optional(
             "Group",
             Api::<NamespacedGroup>::all(client.clone()),
+            all(),
             node,
             policy_objects::namespaced_group,
             ObjectEvent::Group,
@@ -205,6 +230,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
         watch_optional(
             "Tier",
             Api::<Tier>::all(client.clone()),
+            all(),
             node,
             policy_objects::tier,
             ObjectEvent::Tier,
@@ -260,10 +286,10 @@ async fn run(
             Err(error) => {
                 if failing.get(kind) != Some(&error) {
                     warn!(kind, %error, "watch failed; keeping the last state");
-                    if kind == ANTREA && cache.policy_mode().is_err() {
+                    if [ANTREA_CONTROLLER, ANTREA_AGENT].contains(&kind) && cache.policy_mode().is_err() {
                         warn!(
-                            resource = "antreacontrollerinfos.crd.antrea.io",
-                            "--policy-enforcement auto: nothing changes before this resource can be listed"
+                            kind,
+                            "--policy-enforcement auto: nothing changes before this kind can be listed"
                         );
                     }
                 }

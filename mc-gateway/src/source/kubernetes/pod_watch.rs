@@ -17,6 +17,8 @@ pub(super) struct PodWatch {
     api: Api<Pod>,
     node: String,
     lookup: PodLookup,
+    /// The last scope that the look-up of Pods required; it lacks Pods that only policies require.
+    lookup_scope: PodScope,
     scope: PodScope,
     pub(super) events: BoxStream<'static, WatchEvent>,
 }
@@ -30,6 +32,7 @@ impl PodWatch {
             api,
             node: config.node_name.clone(),
             lookup: config.pod_lookup,
+            lookup_scope: PodScope::None,
             scope: PodScope::None,
             events: stream::pending().boxed(),
         }
@@ -55,15 +58,18 @@ impl PodWatch {
         let scope = match mode {
             // Rules select senders by the labels of Pods on any Node.
             Some(Mode::All) => PodScope::Cluster,
-            Some(Mode::ClusterSetOnly) | None => pod::scope(
-                self.lookup,
-                self.scope,
-                &self.node,
-                &nodes.current,
-                &gateways.current,
-                !identities.current.is_empty() || mode.is_some(),
-                pods.current.values(),
-            ),
+            Some(Mode::ClusterSetOnly) | None => {
+                self.lookup_scope = pod::scope(
+                    self.lookup,
+                    self.lookup_scope,
+                    &self.node,
+                    &nodes.current,
+                    &gateways.current,
+                    !identities.current.is_empty() || mode.is_some(),
+                    pods.current.values(),
+                );
+                self.lookup_scope
+            }
         };
         if scope == self.scope {
             return;

@@ -24,6 +24,7 @@ const POLICY_KINDS: [&str; 5] = [
     "tiers",
 ];
 const CONTROLLERS: &str = "antreacontrollerinfos";
+const AGENTS: &str = "antreaagentinfos";
 const NOT_FOUND: u16 = 404;
 /// Longer than any delay between two requests.
 const LONG: Duration = Duration::from_mins(3);
@@ -46,6 +47,8 @@ struct State {
     /// Kinds that are served in a version the agent does not read.
     other_version: BTreeSet<&'static str>,
     discovery_fails: bool,
+    /// The field selector of the last list of Pods.
+    pod_selector: Option<String>,
     lists: BTreeMap<String, u32>,
 }
 
@@ -118,7 +121,13 @@ impl Server {
                 Answer::Code(code) => code,
             });
         }
-        *self.0.lock().unwrap().lists.entry(kind.to_owned()).or_default() += 1;
+        {
+            let mut state = self.0.lock().unwrap();
+            *state.lists.entry(kind.to_owned()).or_default() += 1;
+            if kind == "pods" {
+                state.pod_selector = field_selector(&uri);
+            }
+        }
         match self.answer(kind) {
             Answer::Code(code) => failure(code),
             Answer::Items(items) => success(&json!({
@@ -132,7 +141,7 @@ impl Server {
         if state.discovery_fails {
             return failure(503);
         }
-        let served = POLICY_KINDS.into_iter().chain([CONTROLLERS]);
+        let served = POLICY_KINDS.into_iter().chain([CONTROLLERS, AGENTS]);
         let served = served.filter(|kind| {
             state.kinds.get(kind) != Some(&Answer::Code(NOT_FOUND)) && !state.hidden.contains(kind)
         });
@@ -177,6 +186,20 @@ fn watched_version(uri: &Uri) -> Option<&str> {
         .find_map(|one| one.strip_prefix("resourceVersion="))
 }
 
+/// The field selector of a request, its operators decoded.
+fn field_selector(uri: &Uri) -> Option<String> {
+    let selector = uri
+        .query()?
+        .split('&')
+        .find_map(|one| one.strip_prefix("fieldSelector="))?;
+    let decoded = [("%3D", "="), ("%21", "!"), ("%2C", ",")];
+    Some(
+        decoded
+            .iter()
+            .fold(selector.to_owned(), |text, (from, to)| text.replace(from, to)),
+    )
+}
+
 fn success(body: &Value) -> Response<Body> {
     Response::new(Body::from(body.to_string().into_bytes()))
 }
@@ -213,6 +236,7 @@ fn watch_tiers(server: &Server) -> BoxStream<'static, WatchEvent> {
     watch_optional(
         "Tier",
         Api::<Tier>::all(server.client()),
+        watcher::Config::default(),
         "n1",
         policy_objects::tier,
         ObjectEvent::Tier,
@@ -351,7 +375,7 @@ async fn wait_mode(receiver: &mut Receiver, mode: Mode) -> Arc<Objects> {
 }
 
 fn absent_kinds(server: &Server) {
-    for kind in POLICY_KINDS.into_iter().chain([CONTROLLERS]) {
+    for kind in POLICY_KINDS.into_iter().chain([CONTROLLERS, AGENTS]) {
         server.set(kind, Answer::Code(NOT_FOUND));
     }
 }
@@ -381,6 +405,7 @@ async fn agents_work_in_a_cluster_without_the_crds_of_antrea() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_cannot_look_for_antrea_publishes_nothing() {
     let server = Server::default();
+    server.set(AGENTS, Answer::Items(vec![named("n1")]));
     server.set(CONTROLLERS, Answer::Code(403));
     let mut receiver = start_agent(&server, "auto");
     let published = timeout(LONG, receiver.changed()).await;
@@ -404,6 +429,7 @@ async fn all_rules_are_enforced_only_with_the_pods_of_all_nodes() {
         })
     };
     let server = Server::default();
+    server.set(AGENTS, Answer::Items(vec![named("n1")]));
     server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
     server.set("pods", Answer::Items(vec![pod("n1")]));
     let mut receiver = start_agent(&server, "auto");
@@ -424,4 +450,48 @@ async fn all_rules_are_enforced_only_with_the_pods_of_all_nodes() {
     // Antrea is installed.
     server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
     wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
+}
+
+/// Antrea's controller runs before its agents do.
+#[tokio::test(start_paused = true)]
+async fn rules_are_left_to_antrea_node_by_node() {
+    let server = Server::default();
+    absent_kinds(&server);
+    let mut receiver = start_agent(&server, "auto");
+    wait_mode(&mut receiver, Mode::All).await;
+    server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
+    server.set(AGENTS, Answer::Items(vec![named("n2")]));
+    sleep(LONG).await;
+    wait_mode(&mut receiver, Mode::All).await;
+    server.set(AGENTS, Answer::Items(vec![named("n1"), named("n2")]));
+    wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
+    // The agent's object remains when the permission to read it is lost.
+    server.set(AGENTS, Answer::Code(403));
+    sleep(LONG).await;
+    wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
+    server.set(AGENTS, Answer::Code(NOT_FOUND));
+    wait_mode(&mut receiver, Mode::All).await;
+}
+
+/// A gateway that had needed all Pods for policies watched them, with their labels, until it restarted.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_watches_all_pods_only_while_policies_require_them() {
+    let server = Server::default();
+    absent_kinds(&server);
+    let gateway =
+        json!({ "metadata": { "name": "n1" }, "gatewayIP": "192.0.2.1", "internalIP": "192.0.2.1" });
+    server.set("gateways", Answer::Items(vec![gateway]));
+    let mut receiver = start_agent(&server, "auto");
+    let node = json!({ "metadata": { "name": "n1" }, "spec": { "podCIDRs": ["10.9.0.0/24"] } });
+    server.set("nodes", Answer::Items(vec![node]));
+    let pods = |server: &Server| server.0.lock().unwrap().pod_selector.clone();
+    wait_mode(&mut receiver, Mode::All).await;
+    assert_eq!(
+        pods(&server).as_deref(),
+        Some("status.phase!=Succeeded,status.phase!=Failed")
+    );
+    server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
+    server.set(AGENTS, Answer::Items(vec![named("n1")]));
+    wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
+    assert_eq!(pods(&server).as_deref(), Some("spec.nodeName=n1"));
 }

@@ -45,7 +45,7 @@ where
         .boxed()
 }
 
-/// Watches all objects of a kind whose CRD may be absent.
+/// Watches the objects of a kind that `config` selects and whose CRD may be absent.
 ///
 /// Guarantees: an absent kind has an empty list, also when its objects were listed before, and its objects are listed
 /// within [`MAX_ABSENT_DELAY`] once the API server serves it. It is absent if the API server answers requests with 404
@@ -54,6 +54,7 @@ where
 pub(super) fn watch_optional<K, T: 'static>(
     kind: &'static str,
     api: Api<K>,
+    config: watcher::Config,
     node: &str,
     convert: fn(&K) -> T,
     wrap: fn(Event<T>) -> ObjectEvent,
@@ -64,8 +65,9 @@ where
     let seed = jitter_seed([node, kind]);
     let watch = OptionalWatch {
         kind,
-        events: list_and_watch(&api, seed),
+        events: list_and_watch(&api, &config, seed),
         api,
+        config,
         seed,
         absent_answers: 0,
         delays: Backoff::new(MIN_ABSENT_DELAY, MAX_ABSENT_DELAY, seed),
@@ -92,17 +94,18 @@ fn converted<K, T>(event: Event<K>, convert: fn(&K) -> T) -> Event<T> {
 
 type Events<K> = BoxStream<'static, Result<Event<K>, watcher::Error>>;
 
-fn list_and_watch<K>(api: &Api<K>, seed: u64) -> Events<K>
+fn list_and_watch<K>(api: &Api<K>, config: &watcher::Config, seed: u64) -> Events<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    mc_kube::watch(api.clone(), watcher::Config::default(), seed).boxed()
+    mc_kube::watch(api.clone(), config.clone(), seed).boxed()
 }
 
 /// A watch of a kind that may be absent.
 struct OptionalWatch<K> {
     kind: &'static str,
     api: Api<K>,
+    config: watcher::Config,
     seed: u64,
     events: Events<K>,
     /// Consecutive answers that the kind is absent.
@@ -144,7 +147,7 @@ where
         self.absent_answers = self.absent_answers.saturating_add(1);
         self.delay = Some(self.delays.next_delay());
         // A watch from a version before the absence would not list the objects that the kind has later.
-        self.events = list_and_watch(&self.api, self.seed);
+        self.events = list_and_watch(&self.api, &self.config, self.seed);
         if self.absent_answers != ABSENT_ANSWERS {
             return Vec::new();
         }

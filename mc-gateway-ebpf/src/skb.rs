@@ -14,11 +14,11 @@ use aya_ebpf::{
     },
 };
 use mc_gateway_common::{
-    abi::{Neighbor, kernel_decap::ADJ_ROOM_DECAP_UDP},
+    abi::{Neighbor, kernel_decap::ADJ_ROOM_DECAP_UDP, sample::AUDITED},
     packet::{Aligned, Frame, HeaderWords, L4ChecksumDelta, OuterFamily, Packet, checksum, eth, ip},
 };
 
-use crate::words;
+use crate::{sample_drop::mc_sample_drop, words};
 
 const V4_LEN: u32 = ip::V4_LEN as u32;
 const V6_LEN: u32 = ip::V6_LEN as u32;
@@ -363,6 +363,12 @@ impl Packet for Skb {
     fn set_rule(&self, rule: u32) {
         // `sample_drop` reads it. SAFETY: as above.
         unsafe { (*self.raw).cb[1] = rule }
+    }
+
+    #[inline(always)]
+    fn sample_audited(&self, rule: u32, program: u32) {
+        self.set_rule(rule);
+        mc_sample_drop(self.raw.cast(), AUDITED, program);
     }
 
     #[inline(always)]

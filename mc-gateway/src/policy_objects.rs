@@ -165,7 +165,8 @@ fn parsed<T>(metadata: &ObjectMeta, key: String, object: T, errors: Vec<FieldErr
 }
 
 fn policy(metadata: &ObjectMeta, spec: &serde_json::Value, namespaced: bool) -> Arc<Parsed<Policy>> {
-    let (mut policy, errors) = parse(name_of(metadata, namespaced), spec);
+    let (mut policy, mut errors) = parse(name_of(metadata, namespaced), spec);
+    errors.extend(policy.read_annotation(metadata));
     let created = metadata.creation_timestamp.as_ref();
     policy.created = created.map(|time| time.0.to_string());
     parsed(metadata, policy.object(), policy, errors)

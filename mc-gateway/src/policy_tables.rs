@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use mc_gateway_common::abi::Addr;
-use mc_gateway_common::abi::policy::{ENFORCED_EGRESS, ENFORCED_INGRESS, PolicyPod, Rule};
+use mc_gateway_common::abi::policy::{
+    ENFORCED_EGRESS, ENFORCED_INGRESS, NO_RULES, POD_CLOSED, PolicyPod, Rule,
+};
 
 /// A prefix of the rule map without its half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +70,14 @@ impl PolicyTables {
         of(&self.pods, ENFORCED_INGRESS) | of(&self.egress_pods, ENFORCED_EGRESS)
     }
 
-    /// Whether there is no entry: no policy is enforced.
+    /// Whether some rule is in force: with audited policies alone, no packet is dropped.
+    #[must_use]
+    pub fn drops(&self) -> bool {
+        let mut pods = self.pods.values().chain(self.egress_pods.values());
+        pods.any(|pod| pod.enforced != NO_RULES || pod.flags & POD_CLOSED != 0)
+    }
+
+    /// Whether there is no entry: no policy is enforced or audited.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -157,16 +157,22 @@ def service_of(found, message, icmp):
     return 0, 0
 
 
-def evaluate(policies, new, pod, number):
-    rules = [policies.rule("identity", pod, number, *new.service)]
+def first_rule(policies, new, of_set, number):
+    rules = [policies.rule("identity", of_set, number, *new.service)]
     block = policies.block(new.peer)
     if block is not None:
-        rules.append(policies.rule("address", pod, block, *new.service))
+        rules.append(policies.rule("address", of_set, block, *new.service))
     rules = [rule for rule in rules if rule is not None]
-    if rules:
-        if min(rules, key=lambda rule: rule["precedence"])["passes"]:
+    return min(rules, key=lambda rule: rule["precedence"], default=None)
+
+
+def evaluate(policies, new, pod, number):
+    rule = first_rule(policies, new, pod["set"], number)
+    if rule is not None and rule["audited"]:
+        rule = first_rule(policies, new, pod["enforced"], number)
+    if rule is not None:
+        if rule["passes"]:
             return
-        rule = min(rules, key=lambda rule: rule["precedence"])
         raise Reject() if rule["rejects"] else Drop("policy")
     if number == 0 and pod["drops_unknown"]:
         raise Drop("identity-unknown")

@@ -19,11 +19,11 @@ class Policies:
         inside = [entry for entry in self.blocks if ipaddress.ip_address(address) in entry[0]]
         return max(inside, key=lambda entry: entry[0].prefixlen)[1] if inside else None
 
-    def rule(self, dimension, pod, number, protocol, port):
+    def rule(self, dimension, of_set, number, protocol, port):
         """The rule with the longest range around the port."""
         found = [
             rule for rule in self.rules
-            if (rule["dimension"], rule["set"], rule["class"], rule["protocol"]) == (dimension, pod["set"], number, protocol)
+            if (rule["dimension"], rule["set"], rule["class"], rule["protocol"]) == (dimension, of_set, number, protocol)
             and port >> 16 - rule["bits"] == rule["port"] >> 16 - rule["bits"]
         ]
         return max(found, key=lambda rule: rule["bits"], default=None)

@@ -58,6 +58,9 @@ pub enum PolicyError {
     /// An unknown action.
     #[error("is not Allow, Drop, Reject or Pass")]
     Action,
+    /// An unknown name in the annotation of a policy.
+    #[error("is not Enforce or Audit, so the policy is enforced")]
+    EnforcementAction,
     /// An unknown scope.
     #[error("is not Cluster or ClusterSet")]
     Scope,

@@ -6,6 +6,7 @@
 //! *Guarantee*: a field that is not supported never makes a rule match more, see [`Realization`].
 
 mod direction;
+mod enforcement;
 mod error;
 mod fields;
 mod group;
@@ -19,6 +20,7 @@ mod status;
 mod tier;
 
 pub use direction::Direction;
+pub use enforcement::{ENFORCEMENT_ACTION, EnforcementAction};
 pub use error::{FieldError, PolicyError};
 pub use group::{Group, GroupContents, parse_group};
 pub use kinds::{

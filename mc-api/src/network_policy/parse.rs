@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{
     direction::Direction,
+    enforcement::EnforcementAction,
     error::{Errors, FieldError, PolicyError},
     fields::{Fields, Rejected},
     object_name::ObjectName,
@@ -34,6 +35,7 @@ pub fn parse(name: ObjectName, spec: &Value) -> (Policy, Vec<FieldError>) {
         created: None,
         tier: DEFAULT_TIER.to_owned(),
         priority: Priority::LAST,
+        enforcement: EnforcementAction::default(),
         ingress: Vec::new(),
         egress: Vec::new(),
     };

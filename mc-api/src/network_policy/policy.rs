@@ -2,7 +2,12 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
 use super::{
+    enforcement::{ENFORCEMENT_ACTION, EnforcementAction},
+    error::{FieldError, PolicyError},
     object_name::ObjectName,
     peer::{AppliedTo, Peer},
     service::Service,
@@ -20,6 +25,8 @@ pub struct Policy {
     pub tier: String,
     /// Order within the Tier.
     pub priority: Priority,
+    /// Whether its rules decide on packets; [`super::parse()`] leaves the default.
+    pub enforcement: EnforcementAction,
     /// Rules for packets to the Pods, in order.
     pub ingress: Vec<Rule>,
     /// Rules for packets from the Pods, in order.
@@ -88,6 +95,30 @@ impl Policy {
     #[must_use]
     pub fn object(&self) -> String {
         object(&self.name)
+    }
+
+    /// Takes the enforcement from the annotation of the policy's object. Returns the error of an unknown name, which has
+    /// no effect, so that a misspelt one opens nothing.
+    #[must_use]
+    pub fn read_annotation(&mut self, metadata: &ObjectMeta) -> Option<FieldError> {
+        match EnforcementAction::of_object(metadata) {
+            Ok(enforcement) => {
+                self.enforcement = enforcement;
+                None
+            }
+            Err(name) => Some(FieldError::new(
+                self.object(),
+                &format!("metadata.annotations[{ENFORCEMENT_ACTION}]"),
+                &Value::String(name.to_owned()),
+                PolicyError::EnforcementAction,
+            )),
+        }
+    }
+
+    /// Whether its rules decide on no packet.
+    #[must_use]
+    pub fn is_audited(&self) -> bool {
+        self.enforcement == EnforcementAction::Audit
     }
 }
 

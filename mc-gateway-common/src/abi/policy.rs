@@ -72,16 +72,18 @@ pub const POD_DROPS_UNKNOWN: u32 = 1;
 /// [`PolicyPod::flags`]: the rules do not fit the maps, and new flows are dropped.
 pub const POD_CLOSED: u32 = 1 << 1;
 
-/// [`PolicyPod::set`] of a Pod without rules for ingress, but with some for egress: packets to it pass, and their flows
-/// are recorded for its replies.
+/// A set without rules. As [`PolicyPod::set`] of a Pod without rules for ingress, but with some for egress: packets to
+/// it pass, and their flows are recorded for its replies.
 pub const NO_RULES: u32 = 0;
 
 /// A Pod of this node that a policy selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PolicyPod {
-    /// Number of its set of rules, or [`NO_RULES`].
+    /// Number of its set of rules, audited ones included, or [`NO_RULES`].
     pub set: u32,
+    /// Number of its set of rules in force: [`Self::set`] if none is audited, or [`NO_RULES`].
+    pub enforced: u32,
     /// [`POD_DROPS_UNKNOWN`], [`POD_CLOSED`].
     pub flags: u32,
 }
@@ -155,6 +157,9 @@ pub const RULE_DROP: u32 = 2;
 pub const RULE_REJECT: u32 = 3;
 /// [`Rule::action`]: the packet passes, for policies of other programs to decide.
 pub const RULE_PASS: u32 = 4;
+/// [`Rule::action`]: added to the action of a rule that is audited. Of the rules in [`PolicyPod::enforced`], another
+/// one decides.
+pub const RULE_AUDITED: u32 = 1 << 8;
 
 /// The first rule, in the order of evaluation, for a class and ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,7 +167,8 @@ pub const RULE_PASS: u32 = 4;
 pub struct Rule {
     /// Place in the order of evaluation; the smaller one of both dimensions decides.
     pub precedence: u32,
-    /// [`RULE_ALLOW`], [`RULE_DROP`], [`RULE_REJECT`] or [`RULE_PASS`]; anything else drops.
+    /// [`RULE_ALLOW`], [`RULE_DROP`], [`RULE_REJECT`] or [`RULE_PASS`], perhaps with [`RULE_AUDITED`]; anything else
+    /// drops.
     pub action: u32,
     /// ID of the rule: the same after every restart of the node's agent, never 0.
     pub rule: u32,
@@ -179,6 +185,22 @@ pub struct RuleCounter {
     pub bytes: u64,
 }
 
+impl Rule {
+    /// Whether it is audited.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_audited(&self) -> bool {
+        self.action & RULE_AUDITED != 0
+    }
+
+    /// Whether its action denies packets, an audited one as well.
+    #[inline(always)]
+    #[must_use]
+    pub const fn denies(&self) -> bool {
+        !matches!(self.action & !RULE_AUDITED, RULE_ALLOW | RULE_PASS)
+    }
+}
+
 impl RuleCounter {
     /// Counts a packet of this many bytes.
     #[inline(always)]
@@ -188,7 +210,7 @@ impl RuleCounter {
     }
 }
 
-const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 8);
+const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 12);
 const _: () = assert!(size_of::<IdentityKey>() == 16 && size_of::<AddressClassKey>() == 20);
 const _: () = assert!(size_of::<RuleKey>() == 16 && size_of::<Rule>() == 12);
 const _: () = assert!(size_of::<RuleCounter>() == 16);

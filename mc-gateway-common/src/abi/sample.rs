@@ -30,13 +30,16 @@ pub const TO_POD: u32 = 5;
 /// [`DropSample::program`]: `from_pod`.
 pub const FROM_POD: u32 = 6;
 
-/// A dropped packet.
+/// [`DropSample::reason`] of a packet that passes, although an audited rule would drop it.
+pub const AUDITED: u32 = 0;
+
+/// A dropped packet, or one that an audited rule would drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DropSample {
-    /// Time of the drop in nanoseconds of `CLOCK_MONOTONIC_COARSE`.
+    /// Time of the sample in nanoseconds of `CLOCK_MONOTONIC_COARSE`.
     pub at: u64,
-    /// [`crate::verdict::DropReason`] by number.
+    /// [`crate::verdict::DropReason`] by number, or [`AUDITED`].
     pub reason: u32,
     /// [`TO_REMOTE`], [`FROM_UNDERLAY`], [`FROM_TUNNEL`], [`FROM_REMOTE`], [`TO_POD`] or [`FROM_POD`].
     pub program: u32,
@@ -46,7 +49,8 @@ pub struct DropSample {
     pub length: u32,
     /// Used bytes of `bytes`.
     pub captured: u32,
-    /// [`super::policy::Rule::rule`] of the rule that drops the packet; 0 with other reasons, and without a rule.
+    /// [`super::policy::Rule::rule`] of the rule that drops the packet, or would drop it; 0 with other reasons, and
+    /// without a rule.
     pub rule: u32,
     /// First bytes of the frame when it was dropped, Ethernet header first.
     pub bytes: [u8; SAMPLE_BYTES],

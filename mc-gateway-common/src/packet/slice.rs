@@ -181,6 +181,9 @@ impl Packet for SlicePacket {
         self.rule.set(rule);
     }
 
+    /// Without effect: a sample is no part of the frame.
+    fn sample_audited(&self, _: u32, _: u32) {}
+
     fn grow(&mut self, room: OuterFamily) -> Option<()> {
         self.insert(room.encap_len())
     }

@@ -10,7 +10,10 @@ use super::{
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS},
+    abi::{
+        policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS},
+        sample::FROM_POD,
+    },
     packet::ip,
     verdict::{DropReason, Outcome, Verdict},
 };
@@ -51,7 +54,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
         return Ok(());
     }
     if let Some(pod) = rules(DIRECTION_EGRESS) {
-        evaluate_peer(packet, maps, half, key.client, pod, port)?;
+        evaluate_peer(packet, maps, half, key.client, pod, port, FROM_POD)?;
     } else if rules(DIRECTION_INGRESS).is_none() {
         if state.enforced & ENFORCED_EGRESS != 0 {
             check_seen(maps, key.pod)?;

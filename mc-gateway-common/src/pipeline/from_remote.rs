@@ -13,6 +13,7 @@ use crate::{
     abi::{
         DeliveredMac,
         policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
+        sample::FROM_REMOTE,
     },
     packet::{Address, eth, ip},
     verdict::{DropReason, Outcome, Verdict},
@@ -69,7 +70,15 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         cluster: maps.cluster_of(Address::from(key.client)),
         identity,
     };
-    evaluate(packet, maps, half, &sender, pod, rule_port(packet, &l4))?;
+    evaluate(
+        packet,
+        maps,
+        half,
+        &sender,
+        pod,
+        rule_port(packet, &l4),
+        FROM_REMOTE,
+    )?;
     record(maps, &l4, &key);
     Ok(())
 }

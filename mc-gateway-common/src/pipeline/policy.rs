@@ -1,4 +1,5 @@
-//! Network policies on a packet of a Pod of this node: the first rule that concerns peer and port decides.
+//! Network policies on a packet of a Pod of this node: the first rule that concerns peer and port decides. If it is
+//! audited, the first one that is not decides.
 //!
 //! *Guarantees*: a sender has the class of an identity only if the leader has recorded that identity for the sender's
 //! cluster. The number of look-ups does not depend on the number of rules, identities and address blocks.
@@ -59,7 +60,8 @@ pub(super) struct Sender {
     pub(super) identity: u32,
 }
 
-/// Decides on a packet from another cluster to `pod`, by rules for its protocol and port.
+/// Decides on a packet from another cluster to `pod`, by rules for its protocol and port. `program` is the number of
+/// the program in samples.
 #[inline(always)]
 pub(super) fn evaluate<P: Packet, M: Maps>(
     packet: &P,
@@ -68,14 +70,15 @@ pub(super) fn evaluate<P: Packet, M: Maps>(
     sender: &Sender,
     pod: PolicyPod,
     port: (u8, [u8; 2]),
+    program: u32,
 ) -> Result<(), Denial> {
     check_open(packet, pod)?;
     let class = identity_class(maps, half, sender)?;
-    decide(packet, maps, half, (class, sender.addr), pod, port)
+    decide(packet, maps, half, (class, sender.addr), pod, port, program)
 }
 
 /// Decides on a packet of `pod` that is not from another cluster, by rules for its protocol and port. `peer` is the
-/// other side.
+/// other side, `program` the number of the program in samples.
 #[inline(always)]
 pub(super) fn evaluate_peer<P: Packet, M: Maps>(
     packet: &P,
@@ -84,9 +87,10 @@ pub(super) fn evaluate_peer<P: Packet, M: Maps>(
     peer: Addr,
     pod: PolicyPod,
     port: (u8, [u8; 2]),
+    program: u32,
 ) -> Result<(), Denial> {
     check_open(packet, pod)?;
-    decide(packet, maps, half, (CLASS_UNMATCHED, peer), pod, port)
+    decide(packet, maps, half, (CLASS_UNMATCHED, peer), pod, port, program)
 }
 
 /// Rejects new flows of a Pod with rules that do not fit the maps.
@@ -126,7 +130,7 @@ pub(super) fn half(state: PolicyState) -> u8 {
 }
 
 /// The decision of the first rule for the peer, by the class of its identity and by its address. The rule counts the
-/// packet.
+/// packet. An audited rule that would drop a packet that passes has it sampled.
 #[inline(always)]
 fn decide<P: Packet, M: Maps>(
     packet: &P,
@@ -134,10 +138,47 @@ fn decide<P: Packet, M: Maps>(
     half: u8,
     (class, addr): (u32, Addr),
     pod: PolicyPod,
-    (proto, port): (u8, [u8; 2]),
+    port: (u8, [u8; 2]),
+    program: u32,
 ) -> Result<(), Denial> {
+    let address = AddressClassKey {
+        half: half.into(),
+        addr,
+    };
+    let classes = (class, maps.address_class(&address));
+    let rule = first_rule(maps, half, pod.set, classes, port);
+    if !rule.is_audited() {
+        return verdict(packet, maps, rule, class, pod);
+    }
+    maps.count_rule(rule.rule, packet.frame_len());
+    let enforced = first_rule(maps, half, pod.enforced, classes, port);
+    let verdict = verdict(packet, maps, enforced, class, pod);
+    if rule.denies() && verdict.is_ok() {
+        packet.sample_audited(rule.rule, program);
+    }
+    verdict
+}
+
+/// The absence of a rule, behind all others. An optional rule would be copied while it is undefined, which the verifier
+/// rejects.
+const NO_RULE: Rule = Rule {
+    precedence: u32::MAX,
+    action: 0,
+    rule: 0,
+};
+
+/// The first rule of a set for the class of the peer's identity, or for the class of its address if it has one;
+/// [`NO_RULE`] without any.
+#[inline(always)]
+fn first_rule<M: Maps>(
+    maps: &M,
+    half: u8,
+    set: u32,
+    (identity, address): (u32, Option<u32>),
+    (proto, port): (u8, [u8; 2]),
+) -> Rule {
     let key = |dimension, class| RuleKey {
-        set: pod.set,
+        set,
         class,
         half,
         dimension,
@@ -145,34 +186,39 @@ fn decide<P: Packet, M: Maps>(
         pad: [0; 3],
         port,
     };
-    let mut rule = maps.policy_rule(&key(DIMENSION_IDENTITY, class));
-    let address = AddressClassKey {
-        half: half.into(),
-        addr,
-    };
-    if let Some(class) = maps.address_class(&address)
-        && let Some(of_address) = maps.policy_rule(&key(DIMENSION_ADDRESS, class))
-        && rule.is_none_or(|rule| of_address.precedence < rule.precedence)
+    let by_identity = maps.policy_rule(&key(DIMENSION_IDENTITY, identity));
+    let by_identity = by_identity.unwrap_or(NO_RULE);
+    if let Some(class) = address
+        && let Some(by_address) = maps.policy_rule(&key(DIMENSION_ADDRESS, class))
+        && by_address.precedence < by_identity.precedence
     {
-        rule = Some(of_address);
+        return by_address;
     }
-    if let Some(rule) = rule {
-        maps.count_rule(rule.rule, packet.frame_len());
-        packet.set_rule(rule.rule);
-    }
-    match rule {
-        Some(Rule {
-            action: RULE_ALLOW | RULE_PASS,
-            ..
-        }) => Ok(()),
-        Some(Rule {
-            action: RULE_REJECT, ..
-        }) => Err(Denial::Reject),
-        Some(_) => Err(DropReason::Policy.into()),
-        None if class == CLASS_UNKNOWN && pod.flags & POD_DROPS_UNKNOWN != 0 => {
+    by_identity
+}
+
+/// The decision of a rule, or of [`NO_RULE`].
+#[inline(always)]
+fn verdict<P: Packet, M: Maps>(
+    packet: &P,
+    maps: &M,
+    rule: Rule,
+    class: u32,
+    pod: PolicyPod,
+) -> Result<(), Denial> {
+    if rule.precedence == NO_RULE.precedence {
+        return if class == CLASS_UNKNOWN && pod.flags & POD_DROPS_UNKNOWN != 0 {
             Err(DropReason::IdentityUnknown.into())
-        }
-        None => Ok(()),
+        } else {
+            Ok(())
+        };
+    }
+    maps.count_rule(rule.rule, packet.frame_len());
+    packet.set_rule(rule.rule);
+    match rule.action {
+        RULE_ALLOW | RULE_PASS => Ok(()),
+        RULE_REJECT => Err(Denial::Reject),
+        _ => Err(DropReason::Policy.into()),
     }
 }
 

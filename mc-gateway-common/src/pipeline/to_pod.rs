@@ -10,7 +10,10 @@ use super::{
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
+    abi::{
+        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
+        sample::TO_POD,
+    },
     packet::ip,
     verdict::{DropReason, Outcome, Verdict},
 };
@@ -60,7 +63,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
     if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }
-    evaluate_peer(packet, maps, half, key.client, pod, port)?;
+    evaluate_peer(packet, maps, half, key.client, pod, port, TO_POD)?;
     record(maps, &l4, &key);
     Ok(())
 }

@@ -8,7 +8,7 @@ use aya_ebpf::{
     helpers::{bpf_ktime_get_coarse_ns, bpf_skb_load_bytes},
     macros::btf_map,
 };
-use mc_gateway_common::abi::sample::{DropSample, RING_BYTES, SAMPLE_BYTES, SampleLimiter, allow};
+use mc_gateway_common::abi::sample::{AUDITED, DropSample, RING_BYTES, SAMPLE_BYTES, SampleLimiter, allow};
 use mc_gateway_common::verdict::DropReason;
 
 // Without a value type, which libbpf rejects for a ring buffer.
@@ -17,7 +17,7 @@ static DROP_SAMPLES: RingBuf<(), { RING_BYTES as usize }> = RingBuf::new();
 #[btf_map(name = "mc_sample_limit")]
 static SAMPLE_LIMIT: PerCpuArray<SampleLimiter, 1> = PerCpuArray::new();
 
-/// Writes the first bytes of a dropped packet to the ring, within the rate limit.
+/// Writes the first bytes of a packet to the ring, within the rate limit.
 #[inline(always)]
 pub(crate) fn sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) {
     let Some(limiter) = SAMPLE_LIMIT.get_ptr_mut(0) else {
@@ -46,8 +46,8 @@ pub(crate) fn sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) {
         (*to).ifindex = (*skb).ifindex;
         (*to).length = length;
         (*to).captured = captured;
-        // `Skb::set_rule` precedes this reason.
-        (*to).rule = if reason == DropReason::Policy as u32 {
+        // `Skb::set_rule` precedes these reasons.
+        (*to).rule = if reason == DropReason::Policy as u32 || reason == AUDITED {
             (*skb).cb[1]
         } else {
             0

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_api::label_identity::{Labels, parse_normalized};
-use mc_api::network_policy::{Action, L4Protocol, ObjectName};
+use mc_api::network_policy::{Action, ENFORCEMENT_ACTION, L4Protocol, ObjectName, Policy};
 use mc_api::node_policy_status::NodePolicyStatusSpec;
 use mc_gateway_common::abi::policy::{
     ADDRESS_CLASSES, ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IDENTITIES, MAX_ADDRESS_CLASSES,
     MAX_IDENTITIES, MAX_POLICY_RULES, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
-    RULE_ALLOW, RULE_DROP, RULE_PASS, RULE_REJECT, Rule,
+    RULE_ALLOW, RULE_AUDITED, RULE_DROP, RULE_PASS, RULE_REJECT, Rule,
 };
 use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 
@@ -25,7 +25,7 @@ use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
-    ContainerPort, Dimension, Identity, LocalPod, Mode, PolicySet, RuleKey, RuleValue, ServicePeer,
+    ContainerPort, Dimension, Identity, LocalPod, Mode, PodSets, PolicySet, RuleKey, RuleValue, ServicePeer,
     ServicePeerPort, SetInfo, Tables, compile,
 };
 use crate::policy_objects::{PolicyObjects, SliceEndpoints};
@@ -141,7 +141,7 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
         (&*inputs.cluster_pods, &*inputs.identities)
     };
     let mut shared = SharedLabels::default();
-    let set = PolicySet {
+    let mut set = PolicySet {
         policies: objects
             .policies
             .iter()
@@ -167,28 +167,58 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
             .collect(),
         mode,
     };
-    let (tables, issues) = compile(&set);
-    rejected.extend(issues);
+    let mut compiled = Compiled::new(&set, inputs, me);
+    if let Some(too_large) = excess(&compiled.entries)
+        && set.policies.iter().any(Policy::is_audited)
+    {
+        // A policy that drops nothing must not have the Pods of the others closed.
+        let audited = set.policies.iter().filter(|policy| policy.is_audited());
+        rejected.extend(audited.map(|policy| not_audited(policy, &too_large)));
+        set.policies.retain(|policy| !policy.is_audited());
+        compiled = Compiled::new(&set, inputs, me);
+    }
+    let too_large = excess(&compiled.entries);
+    if too_large.is_some() {
+        close(&mut compiled.entries);
+    }
     let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
-    let selecting = tables.policies.clone();
-    let ids = rule_ids(&me.cluster_id_key, &tables.rule_names);
-    let names = rule_names(&tables, &ids);
-    let mut tables = map_entries(&tables, &ids, inputs, me);
-    let too_large = close_if_too_large(&mut tables);
-    let report = policy_report::report(objects, &selecting, &rejected, too_large.as_ref(), mode);
+    rejected.extend(compiled.issues);
+    let report = policy_report::report(objects, &compiled.selecting, &rejected, too_large.as_ref(), mode);
     rejected.extend(too_large);
     let policies = NodePolicies {
         pods: Arc::new(pods.collect()),
-        rules: Arc::new(names),
-        tables: Arc::new(tables),
+        rules: Arc::new(compiled.names),
+        tables: Arc::new(compiled.entries),
         polices_cluster: mode == Mode::All,
         report: Some(Arc::new(report)),
     };
     (policies, rejected)
 }
 
-/// Closes all selected Pods if a half of the maps cannot hold the tables.
-fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
+/// A set of policies as the maps have it.
+struct Compiled {
+    entries: PolicyTables,
+    names: BTreeMap<u32, RuleName>,
+    /// Kind and name of the policies with a rule for a Pod.
+    selecting: BTreeSet<Arc<str>>,
+    issues: Vec<FieldError>,
+}
+
+impl Compiled {
+    fn new(set: &PolicySet, inputs: &Inputs, me: &LocalNode) -> Self {
+        let (tables, issues) = compile(set);
+        let ids = rule_ids(&me.cluster_id_key, &tables.rule_names);
+        Self {
+            entries: map_entries(&tables, &ids, inputs, me),
+            names: rule_names(&tables, &ids),
+            selecting: tables.policies,
+            issues,
+        }
+    }
+}
+
+/// The map of which a half cannot hold the tables.
+fn excess(tables: &PolicyTables) -> Option<FieldError> {
     let sizes = [
         (POLICY_RULES, tables.rules.len(), MAX_POLICY_RULES),
         (IDENTITIES, tables.identities.len(), MAX_IDENTITIES),
@@ -198,13 +228,6 @@ fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
         .into_iter()
         .map(|(map, needed, capacity)| (map, needed, usize::try_from(capacity / 2).unwrap_or(usize::MAX)))
         .find(|(_, needed, capacity)| needed > capacity)?;
-    let pods = tables.pods.values_mut().chain(tables.egress_pods.values_mut());
-    for pod in pods.filter(|pod| pod.set != NO_RULES) {
-        pod.flags |= POD_CLOSED;
-    }
-    tables.rules.clear();
-    tables.identities.clear();
-    tables.address_classes.clear();
     Some(FieldError {
         object: "this Node".to_owned(),
         field: format!("map {map}"),
@@ -215,23 +238,51 @@ fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
     })
 }
 
+/// Closes all selected Pods.
+fn close(tables: &mut PolicyTables) {
+    let pods = tables.pods.values_mut().chain(tables.egress_pods.values_mut());
+    for pod in pods.filter(|pod| pod.set != NO_RULES) {
+        pod.flags |= POD_CLOSED;
+    }
+    tables.rules.clear();
+    tables.identities.clear();
+    tables.address_classes.clear();
+}
+
+/// The error of an audited policy while the maps cannot hold its rules.
+fn not_audited(policy: &Policy, excess: &FieldError) -> FieldError {
+    FieldError {
+        object: policy.object(),
+        field: format!("metadata.annotations[{ENFORCEMENT_ACTION}]"),
+        value: "Audit".to_owned(),
+        reason: format!(
+            "has no effect: with the audited policies, {} has {} entries, more than its capacity",
+            excess.field, excess.value
+        ),
+    }
+}
+
 /// The tables with the keys of the maps. Without a selected Pod there is nothing to enforce.
 fn map_entries(tables: &Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> PolicyTables {
     if tables.pods.is_empty() && tables.egress_pods.is_empty() {
         return PolicyTables::default();
     }
-    let pod = |set: u32| {
-        let at = usize::try_from(set).ok().and_then(|set| set.checked_sub(1));
-        let info = at.and_then(|at| tables.sets.get(at));
-        let drops_unknown = info.is_none_or(|SetInfo { drop_unknown }| *drop_unknown);
+    let pod = |sets: &PodSets| {
+        let at = usize::try_from(sets.enforced).ok();
+        let at = at.and_then(|enforced| enforced.checked_sub(1));
+        let drops_unknown = at.is_some_and(|at| {
+            let info = tables.sets.get(at);
+            info.is_none_or(|SetInfo { drop_unknown }| *drop_unknown)
+        });
         PolicyPod {
-            set,
+            set: sets.all,
+            enforced: sets.enforced,
             flags: if drops_unknown { POD_DROPS_UNKNOWN } else { 0 },
         }
     };
-    let pods = |pods: &BTreeMap<IpAddr, u32>| {
+    let pods = |pods: &BTreeMap<IpAddr, PodSets>| {
         pods.iter()
-            .map(|(addr, set)| (to_abi_addr(*addr), pod(*set)))
+            .map(|(addr, sets)| (to_abi_addr(*addr), pod(sets)))
             .collect()
     };
     let (mut ingress, egress): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -239,6 +290,7 @@ fn map_entries(tables: &Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) ->
     for addr in egress.keys() {
         let without_rules = PolicyPod {
             set: NO_RULES,
+            enforced: NO_RULES,
             flags: 0,
         };
         ingress.entry(*addr).or_insert(without_rules);
@@ -296,13 +348,18 @@ fn rule_prefix(key: &RuleKey) -> RulePrefix {
 
 fn rule(value: &RuleValue, ids: &[u32]) -> Rule {
     let at = usize::try_from(value.rule).ok();
+    let action = match value.action {
+        Action::Allow => RULE_ALLOW,
+        Action::Drop => RULE_DROP,
+        Action::Reject => RULE_REJECT,
+        Action::Pass => RULE_PASS,
+    };
     Rule {
         precedence: value.precedence,
-        action: match value.action {
-            Action::Allow => RULE_ALLOW,
-            Action::Drop => RULE_DROP,
-            Action::Reject => RULE_REJECT,
-            Action::Pass => RULE_PASS,
+        action: if value.is_audited {
+            action | RULE_AUDITED
+        } else {
+            action
         },
         rule: at.and_then(|at| ids.get(at)).copied().unwrap_or_default(),
     }

@@ -14,8 +14,19 @@ pub struct RuleName {
     pub policy: String,
     /// Path of the rule in the policy.
     pub rule: String,
-    /// `Allow`, `Drop`, `Reject` or `Pass`.
+    /// `Allow`, `Drop`, `Reject` or `Pass`; followed by ` (audit)` if it is audited.
     pub action: String,
+}
+
+/// End of [`RuleName::action`] of an audited rule.
+const AUDITED: &str = " (audit)";
+
+impl RuleName {
+    /// Whether the rule decides on no packet.
+    #[must_use]
+    pub fn is_audited(&self) -> bool {
+        self.action.ends_with(AUDITED)
+    }
 }
 
 /// A different ID for each rule, by the node's key and the names of policies and rules: a counter of a rule outlives
@@ -44,7 +55,11 @@ pub(super) fn rule_names(tables: &Tables, ids: &[u32]) -> BTreeMap<u32, RuleName
         let name = RuleName {
             policy: name.policy.to_string(),
             rule: name.path(),
-            action: value.action.name().to_owned(),
+            action: format!(
+                "{}{}",
+                value.action.name(),
+                if value.is_audited { AUDITED } else { "" }
+            ),
         };
         Some((id, name))
     });

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+pub(super) use mc_gateway_common::abi::sample::AUDITED;
 use mc_gateway_common::abi::sample::SAMPLE_BYTES;
 use mc_gateway_common::abi::{DeliveredMac, IDENTITY_UNKNOWN};
 use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
@@ -11,10 +12,10 @@ use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUN
 use crate::attachment::Program;
 use crate::cidr::from_abi_addr;
 
-/// A dropped packet.
+/// A dropped packet, or one that an audited rule would drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DroppedPacket {
-    /// `DropReason` by number.
+    /// `DropReason` by number, or [`AUDITED`].
     pub(super) reason: u32,
     /// None with an unknown number.
     pub(super) program: Option<Program>,
@@ -22,9 +23,9 @@ pub(super) struct DroppedPacket {
     pub(super) ifindex: u32,
     /// Length of the frame in bytes.
     pub(super) length: u32,
-    /// ID of the policy rule that dropped it; 0 for none.
+    /// ID of the policy rule that dropped it, or would drop it; 0 for none.
     pub(super) rule: u32,
-    /// Label identity of a sender in another cluster, in a packet that `from_remote` dropped.
+    /// Label identity of a sender in another cluster, in a packet of `from_remote`.
     pub(super) identity: Option<u32>,
     /// Outer source of an encapsulated packet.
     pub(super) peer: Option<IpAddr>,

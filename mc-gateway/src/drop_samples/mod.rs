@@ -25,7 +25,7 @@ use crate::attachment::Program;
 use crate::flow_names::FlowNames;
 use crate::maps::{MapsError, open};
 use crate::metrics::Metrics;
-use decode::{DroppedPacket, decode};
+use decode::{AUDITED, DroppedPacket, decode};
 use log_filter::{LogFilter, REPEAT_INTERVAL};
 use names::{Names, names};
 
@@ -98,8 +98,12 @@ pub fn is_valid_record(record: &[u8]) -> bool {
 fn log(dropped: &DroppedPacket, names: &Names<'_>, repeated: Option<u64>) {
     let reason = DropReason::ALL
         .into_iter()
-        .find(|reason| *reason as u32 == dropped.reason)
-        .map_or("unknown", DropReason::name);
+        .find(|reason| *reason as u32 == dropped.reason);
+    let (reason, message) = match reason {
+        Some(reason) => (reason.name(), "packet dropped"),
+        None if dropped.reason == AUDITED => ("audit", "packet passes, an audited rule would drop it"),
+        None => ("unknown", "packet dropped"),
+    };
     let DroppedPacket {
         ifindex,
         length,
@@ -142,7 +146,7 @@ fn log(dropped: &DroppedPacket, names: &Names<'_>, repeated: Option<u64>) {
                 dst_pod = names.dst.pod,
                 dst_labels = names.dst.labels.as_deref(),
                 repeated,
-                "packet dropped"
+                "{message}"
             )
         };
     }
@@ -189,9 +193,9 @@ mod tests {
     const FORGED: &str = "x\n2026-01-01T00:00:00Z  INFO drops: packet dropped\r\u{2028}\u{1b}[2K\"";
 
     /// The log of a packet whose names contain line breaks, in the format of text and of JSON.
-    fn logged() -> [String; 2] {
+    fn logged(reason: u32) -> [String; 2] {
         let packet = DroppedPacket {
-            reason: DropReason::Policy as u32,
+            reason,
             program: Some(Program::FromRemote),
             ifindex: 3,
             length: 60,
@@ -226,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_line_break_in_a_label_forges_no_log_line() {
-        let [text, json] = logged();
+        let [text, json] = logged(DropReason::Policy as u32);
         for log in [&text, &json] {
             assert_eq!(log.lines().count(), 1, "{log}");
             let line = log.strip_suffix('\n').unwrap();
@@ -247,5 +251,16 @@ mod tests {
             );
             assert_eq!(json["fields"][field], FORGED);
         }
+    }
+
+    #[test]
+    fn a_packet_that_an_audited_rule_would_drop_is_not_logged_as_dropped() {
+        let [_, json] = logged(AUDITED);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["fields"]["reason"], "audit");
+        assert_eq!(
+            json["fields"]["message"],
+            "packet passes, an audited rule would drop it"
+        );
     }
 }

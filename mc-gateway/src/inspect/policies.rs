@@ -27,6 +27,7 @@ pub(super) fn policies(snapshot: &Snapshot) -> Table {
             json!(from_abi_addr(addr)),
             json!(direction),
             json!(pod.set),
+            json!(pod.enforced),
             json!(of_pod(DIMENSION_IDENTITY)),
             json!(of_pod(DIMENSION_ADDRESS)),
             json!(if pod.flags & POD_CLOSED != 0 {
@@ -47,6 +48,7 @@ pub(super) fn policies(snapshot: &Snapshot) -> Table {
             "pod",
             "direction",
             "set",
+            "enforced_set",
             "by_identity",
             "by_address",
             "unknown_senders",

@@ -14,7 +14,9 @@ use super::numbers::Numbers;
 use super::order::{EnforcedRule, RulePeer, enforced_rules};
 use super::port_prefixes::{PortPrefix, flatten, split};
 use super::selection::{LabelledPod, applies_to, by_address, identities, namespaces};
-use super::tables::{Dimension, OTHER_PROTOCOL, RuleKey, RuleValue, SetInfo, Tables, UNMATCHED_CLASS};
+use super::tables::{
+    Dimension, OTHER_PROTOCOL, PodSets, RuleKey, RuleValue, SetInfo, Tables, UNMATCHED_CLASS,
+};
 use crate::objects::FieldError;
 
 /// A rule for one Pod, with all that depends on the Pod resolved.
@@ -129,43 +131,84 @@ fn ambiguous_identity(id: u32) -> FieldError {
 // === impl Compiler ===
 
 impl<'a> Compiler<'a> {
-    /// The set of each address for a direction, from 1.
+    /// The sets of each address for a direction.
     fn assign_sets(
         &mut self,
         direction: Direction,
         rules: &[EnforcedRule<'a>],
         local: &BTreeMap<IpAddr, LabelledPod<'a>>,
-    ) -> BTreeMap<IpAddr, u32> {
+    ) -> BTreeMap<IpAddr, PodSets> {
         let mut pods = BTreeMap::new();
         // Addresses of one Pod are assigned once.
-        let mut assigned: BTreeMap<(&str, &str), Option<u32>> = BTreeMap::new();
+        let mut assigned: BTreeMap<(&str, &str), Option<PodSets>> = BTreeMap::new();
         for (ip, labelled) in local {
             let pod = labelled.pod;
-            let number = *assigned.entry((&pod.namespace, &pod.name)).or_insert_with(|| {
-                let list = self.pod_rules(direction, rules, labelled);
-                (!list.is_empty()).then(|| self.sets.number(list) + 1)
-            });
-            pods.extend(number.map(|number| (*ip, number)));
+            let sets = *assigned
+                .entry((&pod.namespace, &pod.name))
+                .or_insert_with(|| self.pod_sets(direction, rules, labelled));
+            pods.extend(sets.map(|sets| (*ip, sets)));
         }
         pods
     }
 
-    fn pod_rules(
+    /// The sets of a Pod; none if no rule applies to it.
+    fn pod_sets(
         &mut self,
         direction: Direction,
         rules: &[EnforcedRule<'a>],
         of: &LabelledPod<'a>,
-    ) -> Vec<PodRule> {
+    ) -> Option<PodSets> {
         let applied = (0..).zip(rules);
         let applied: Vec<(u32, &EnforcedRule<'a>)> = applied
             .filter(|(_, rule)| rule.name.direction == direction && applies_to(rule, of))
             .collect();
+        let by_peers = self.pod_rules(direction, &applied, of);
+        if !applied.iter().any(|(_, rule)| rule.is_audited) {
+            let all = self.set_number(direction, &applied, by_peers, of)?;
+            return Some(PodSets { all, enforced: all });
+        }
+        let is_enforced = |index| rule_at(rules, index).is_some_and(|rule| !rule.is_audited);
+        let enforced: Vec<_> = applied
+            .iter()
+            .copied()
+            .filter(|(index, _)| is_enforced(*index))
+            .collect();
+        let enforced_by_peers = by_peers.iter().filter(|pod_rule| is_enforced(pod_rule.rule));
+        let enforced_by_peers = enforced_by_peers.cloned().collect();
+        let all = self.set_number(direction, &applied, by_peers, of)?;
+        let enforced = self.set_number(direction, &enforced, enforced_by_peers, of);
+        Some(PodSets {
+            all,
+            enforced: enforced.unwrap_or_default(),
+        })
+    }
+
+    /// The number of the set of these rules for a Pod, from 1; none without a rule.
+    fn set_number(
+        &mut self,
+        direction: Direction,
+        applied: &[(u32, &EnforcedRule<'a>)],
+        by_peers: Vec<PodRule>,
+        of: &LabelledPod<'a>,
+    ) -> Option<u32> {
         let mut list = Vec::new();
         if direction == Direction::Egress {
             // Each Service port is in one of them only, so their order is irrelevant.
-            list.extend_from_slice(self.service_rules(&applied, of));
+            list.extend_from_slice(self.service_rules(applied, of));
         }
-        for (index, rule) in applied {
+        list.extend(by_peers);
+        (!list.is_empty()).then(|| self.sets.number(list) + 1)
+    }
+
+    /// The rules for a Pod by their peers, in their order.
+    fn pod_rules(
+        &mut self,
+        direction: Direction,
+        applied: &[(u32, &EnforcedRule<'a>)],
+        of: &LabelledPod<'a>,
+    ) -> Vec<PodRule> {
+        let mut list = Vec::new();
+        for (index, rule) in applied.iter().copied() {
             let peers = rule.peers.iter().filter_map(|peer| self.peer(peer, of));
             let peers = peers.collect();
             let ports = self.ports(rule, index, of);
@@ -358,6 +401,7 @@ fn entries(
             precedence,
             action: rule.rule.action,
             rule: pod_rule.rule,
+            is_audited: rule.is_audited,
         };
         let prefixes = pod_rule.prefixes();
         for peer in &pod_rule.peers {

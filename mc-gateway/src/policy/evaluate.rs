@@ -37,8 +37,9 @@ struct Backend<'a> {
 }
 
 /// The decision on a packet: the first matching rule, in the order of Tier, priority, creation and name of the policy
-/// and then of the rules. The service proxy selects a backend behind the programs, so a packet to a Service is denied
-/// by the first rule that denies one of its backends; else the first rule that matches any of them decides.
+/// and then of the rules. A rule of an audited policy that would be it is named, and the first one of the others
+/// decides. The service proxy selects a backend behind the programs, so a packet to a Service is denied by the first
+/// rule that denies one of its backends; else the first rule that matches any of them decides.
 pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
     let namespaces = namespaces(set);
     let local = by_address(&set.local_pods, &namespaces);
@@ -66,14 +67,15 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
         }),
         in_cluster: in_cluster(packet.peer),
     };
-    let rules: Vec<_> = enforced_rules(set)
-        .0
-        .into_iter()
-        .filter(|rule| rule.name.direction == packet.direction && applies_to(rule, pod))
-        .collect();
+    let (rules, _) = enforced_rules(set);
+    let applied = rules
+        .iter()
+        .filter(|rule| rule.name.direction == packet.direction && applies_to(rule, pod));
+    let all: Vec<_> = applied.collect();
+    let enforced: Vec<_> = all.iter().copied().filter(|rule| !rule.is_audited).collect();
     let matches_packet = |rule: &EnforcedRule<'_>| matches(rule, pod, &other, packet);
     // The first rule for a backend, which a rule that permits packets matches by its endpoint.
-    let first_rule = |backend: &Backend<'_>| {
+    let first_of_backend = |rules: &[&EnforcedRule<'_>], backend: &Backend<'_>| {
         rules.iter().position(|rule| {
             let by_endpoint = |to: &Packet| {
                 let other = Other {
@@ -88,16 +90,26 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
                 || backend.endpoint.as_ref().is_some_and(by_endpoint)
         })
     };
-    let of_backends: Vec<usize> = backends(set, packet).iter().filter_map(first_rule).collect();
-    let is_denial = |index: &&usize| rules.get(**index).is_some_and(|rule| rule.rule.action.denies());
-    let denial = of_backends.iter().filter(is_denial).min();
-    let first = denial.or_else(|| of_backends.iter().min()).copied();
-    let first = first.or_else(|| rules.iter().position(matches_packet));
-    if let Some(rule) = first.and_then(|index| rules.get(index)) {
-        return Verdict::of_rule(rule.rule.action, rule.name.clone());
+    let backends = backends(set, packet);
+    let first = |rules: &[&EnforcedRule<'_>]| {
+        let of_backends = backends
+            .iter()
+            .filter_map(|backend| first_of_backend(rules, backend));
+        let of_backends: Vec<usize> = of_backends.collect();
+        let is_denial = |index: &&usize| rules.get(**index).is_some_and(|rule| rule.rule.action.denies());
+        let denial = of_backends.iter().filter(is_denial).min();
+        let first = denial.or_else(|| of_backends.iter().min()).copied();
+        first.or_else(|| rules.iter().position(|rule| matches_packet(rule)))
+    };
+    let audited = first(&all).and_then(|index| all.get(index));
+    let audited = audited
+        .filter(|rule| rule.is_audited)
+        .map(|rule| rule.name.clone());
+    if let Some(rule) = first(&enforced).and_then(|index| enforced.get(index)) {
+        return Verdict::of_rule(rule.rule.action, rule.name.clone()).with_audited(audited);
     }
-    let drop_unknown = rules.iter().any(|rule| rule.has_label_peers);
-    Verdict::without_rule(drop_unknown && is_unknown)
+    let drop_unknown = enforced.iter().any(|rule| rule.has_label_peers);
+    Verdict::without_rule(drop_unknown && is_unknown).with_audited(audited)
 }
 
 /// The Services at the destination of a packet for egress, with their endpoints.

@@ -2,36 +2,38 @@
 
 use super::model::{Direction, Packet, Verdict};
 use super::port_prefixes::mask;
-use super::tables::{Dimension, RuleKey, RuleValue, Tables, UNKNOWN_CLASS, protocol_key};
+use super::tables::{Dimension, PodSets, RuleKey, RuleValue, Tables, UNKNOWN_CLASS, protocol_key};
 
-/// The decision on a packet: the rule of smaller precedence at the class of its identity and at that of its address.
+/// The decision on a packet: the rule of smaller precedence at the class of its identity and at that of its address. If
+/// that one is audited, the rules in force are looked up.
 pub fn look_up(tables: &Tables, packet: &Packet) -> Verdict {
     let sets = match packet.direction {
         Direction::Ingress => &tables.pods,
         Direction::Egress => &tables.egress_pods,
     };
-    let Some(set) = sets.get(&packet.pod) else {
+    let Some(PodSets { all, enforced }) = sets.get(&packet.pod) else {
         return Verdict::without_rule(false);
     };
     let identity = tables.identities.get(&packet.identity).copied();
     let identity = identity.unwrap_or(UNKNOWN_CLASS);
-    let by_identity = find_rule(tables, *set, Dimension::Identity, identity, packet);
-    let by_address = find_rule(
-        tables,
-        *set,
-        Dimension::Address,
-        address_class(tables, packet),
-        packet,
-    );
-    let rule = by_identity
-        .into_iter()
-        .chain(by_address)
-        .min_by_key(|value| value.precedence);
-    let named = rule.and_then(|value| {
-        let name = tables.rule_names.get(usize::try_from(value.rule).ok()?)?;
-        Some(Verdict::of_rule(value.action, name.clone()))
+    let address = address_class(tables, packet);
+    let first = |set| {
+        let by_identity = find_rule(tables, set, Dimension::Identity, identity, packet).into_iter();
+        let by_address = find_rule(tables, set, Dimension::Address, address, packet);
+        by_identity.chain(by_address).min_by_key(|value| value.precedence)
+    };
+    let rule = first(*all);
+    let audited = rule.filter(|value| value.is_audited);
+    let rule = if audited.is_some() { first(*enforced) } else { rule };
+    let name = |value: &RuleValue| {
+        let index = usize::try_from(value.rule).ok()?;
+        tables.rule_names.get(index).cloned()
+    };
+    let named = rule.and_then(|value| Some(Verdict::of_rule(value.action, name(value)?)));
+    let verdict = named.unwrap_or_else(|| {
+        Verdict::without_rule(identity == UNKNOWN_CLASS && drops_unknown(tables, *enforced))
     });
-    named.unwrap_or_else(|| Verdict::without_rule(identity == UNKNOWN_CLASS && drops_unknown(tables, *set)))
+    verdict.with_audited(audited.and_then(name))
 }
 
 fn drops_unknown(tables: &Tables, set: u32) -> bool {

@@ -29,4 +29,4 @@ pub use model::{
     ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer,
     ServicePeerPort, Verdict, VerdictAction,
 };
-pub use tables::{Dimension, RuleKey, RuleValue, SetInfo, Tables};
+pub use tables::{Dimension, PodSets, RuleKey, RuleValue, SetInfo, Tables};

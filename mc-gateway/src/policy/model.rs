@@ -139,6 +139,8 @@ pub struct Verdict {
     pub action: VerdictAction,
     /// The rule, if one matches.
     pub rule: Option<RuleRef>,
+    /// The audited rule that would decide instead; none if its policy would not change the deciding rule.
+    pub audited: Option<RuleRef>,
 }
 
 /// The action of a decision.
@@ -197,7 +199,13 @@ impl Verdict {
         Self {
             action,
             rule: Some(rule),
+            audited: None,
         }
+    }
+
+    /// The same decision, with the audited rule that would decide instead.
+    pub(super) fn with_audited(self, audited: Option<RuleRef>) -> Self {
+        Self { audited, ..self }
     }
 
     /// The decision without a matching rule.
@@ -207,6 +215,10 @@ impl Verdict {
         } else {
             VerdictAction::DefaultAllow
         };
-        Self { action, rule: None }
+        Self {
+            action,
+            rule: None,
+            audited: None,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The rules in force, in their order, with groups and Services resolved.
+//! The rules in force and those of audited policies, in their order, with groups and Services resolved.
 //!
 //! Where Antrea enforces the rest of the policies, only peers by labels in other clusters are in force.
 
@@ -13,7 +13,7 @@ use mc_api::network_policy::{
 use super::model::{Direction, Mode, PolicySet, RuleRef, ServicePeer};
 use crate::objects::FieldError;
 
-/// A rule in force.
+/// A rule in force, or one that is audited.
 #[derive(Debug)]
 pub(super) struct EnforcedRule<'a> {
     pub(super) name: RuleRef,
@@ -24,6 +24,8 @@ pub(super) struct EnforcedRule<'a> {
     pub(super) peers: Vec<RulePeer<'a>>,
     /// Whether it has peers by labels in other clusters, also ones that match nothing.
     pub(super) has_label_peers: bool,
+    /// Whether it decides on no packet.
+    pub(super) is_audited: bool,
 }
 
 /// Peers of a rule.
@@ -57,7 +59,7 @@ struct Orderer<'a> {
     issues: Vec<FieldError>,
 }
 
-/// The rules in force in their order, and issues of their references.
+/// The rules in their order, audited ones included, and issues of their references.
 pub(super) fn enforced_rules(set: &PolicySet) -> (Vec<EnforcedRule<'_>>, Vec<FieldError>) {
     let mut orderer = Orderer {
         mode: set.mode,
@@ -144,6 +146,7 @@ impl<'a> Orderer<'a> {
             applied_to: Vec::new(),
             peers: Vec::new(),
             has_label_peers: false,
+            is_audited: policy.is_audited(),
         };
         // Both are converted before either leaves the rule out, so that all issues are reported at once.
         let is_supported = self.add_applied_to(policy, &mut enforced);

@@ -22,10 +22,10 @@ pub const OTHER_PROTOCOL: u8 = PROTO_OTHER;
 /// *Guarantees*: equal input gives equal tables, regardless of the order of its lists. Set and class numbers are dense.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
-    /// Set of rules for ingress by Pod address; Pods without rules are absent. Sets are numbered from 1.
-    pub pods: BTreeMap<IpAddr, u32>,
-    /// Set of rules for egress by Pod address.
-    pub egress_pods: BTreeMap<IpAddr, u32>,
+    /// Sets of rules for ingress by Pod address; Pods without rules are absent. Sets are numbered from 1.
+    pub pods: BTreeMap<IpAddr, PodSets>,
+    /// Sets of rules for egress by Pod address.
+    pub egress_pods: BTreeMap<IpAddr, PodSets>,
     /// The sets; set 1 is the first one.
     pub sets: Vec<SetInfo>,
     /// Class by label identity; an absent identity is of [`UNKNOWN_CLASS`]. Identities of a class match the same peers.
@@ -45,6 +45,15 @@ pub struct Tables {
     pub rule_names: Vec<RuleRef>,
     /// Kind and name of the policies with a rule for a Pod of [`Self::pods`].
     pub policies: BTreeSet<Arc<str>>,
+}
+
+/// The sets of rules of a Pod, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodSets {
+    /// All rules, audited ones included.
+    pub all: u32,
+    /// The rules in force, the same set if none is audited; 0 if all are.
+    pub enforced: u32,
 }
 
 /// Properties of a set of rules.
@@ -67,7 +76,7 @@ pub enum Dimension {
 /// Key of a rule. The port is matched by its longest prefix, all else exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleKey {
-    /// The set of rules, from [`Tables::pods`] or [`Tables::egress_pods`].
+    /// The set of rules, by its number in [`PodSets`].
     pub set: u32,
     /// The property of the peer.
     pub dimension: Dimension,
@@ -90,6 +99,8 @@ pub struct RuleValue {
     pub action: Action,
     /// Index in [`Tables::rule_names`].
     pub rule: u32,
+    /// Whether it decides on no packet, and [`PodSets::enforced`] has the rule that does.
+    pub is_audited: bool,
 }
 
 /// The protocol in the key of packets with this protocol number.

@@ -185,16 +185,18 @@ fn mark_identities(
     }
 }
 
-/// Marks the destinations of packets that policies decide on: the Pods that a policy selects, and the rest of the Pod
-/// CIDRs and the Service CIDRs, where a Pod that a policy selects may be.
+/// Marks the destinations of packets that policies decide on: the Pods that a policy selects, and, unless all policies
+/// are audited, the rest of the Pod CIDRs and the Service CIDRs, where a Pod that a policy selects may be.
 fn mark_policies(resolved: &mut ResolvedState, desired: &DesiredState, delivered: &[IpNet]) {
     let NodePolicies { tables, pods, .. } = &desired.policies;
     let ranges = desired.masquerade.pod_cidrs.iter().chain(&desired.service_cidrs);
     let hosts = host_addresses(resolved);
     let prefixes = &mut resolved.prefixes;
-    change_ranges(prefixes, ranges.copied(), |prefix| {
-        prefix.flags |= abi::PREFIX_POLICY;
-    });
+    if tables.drops() {
+        change_ranges(prefixes, ranges.copied(), |prefix| {
+            prefix.flags |= abi::PREFIX_POLICY;
+        });
+    }
     for addr in pods.iter().chain(&hosts) {
         change_address(prefixes, delivered, *addr, |prefix| {
             if tables.pods.contains_key(&to_abi_addr(*addr)) {

@@ -476,8 +476,19 @@ fn destinations_that_policies_concern_are_marked() {
     let (state, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(marked(&state, 24, pods.addr()), Some(false), "no policy");
     let mut tables = PolicyTables::default();
-    let pod = abi::policy::PolicyPod { set: 1, flags: 0 };
-    tables.pods.insert(to_abi_addr(selected), pod);
+    let pod = |enforced| abi::policy::PolicyPod {
+        set: 1,
+        enforced,
+        flags: 0,
+    };
+    tables
+        .pods
+        .insert(to_abi_addr(selected), pod(abi::policy::NO_RULES));
+    desired.policies.tables = Arc::new(tables.clone());
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(marked(&state, 24, pods.addr()), Some(false), "only audited");
+    assert_eq!(marked(&state, 32, selected), Some(true));
+    tables.pods.insert(to_abi_addr(selected), pod(1));
     desired.policies.tables = Arc::new(tables);
     let (state, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(state.policies, desired.policies.tables);

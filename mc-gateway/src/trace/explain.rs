@@ -32,9 +32,12 @@ pub(super) fn is_forwarded(snapshot: &Snapshot, dst: IpAddr) -> bool {
     found.is_some_and(|(_, dst)| dst.action == abi::ACTION_FORWARD && dst.cluster != CLUSTER_LOCAL)
 }
 
-/// The rule of a network policy that decides.
+/// The rule of a network policy that decides, or would decide if it were not audited.
 pub(super) fn rule(snapshot: &Snapshot, id: u32) -> String {
     match snapshot.names.rules.get(&id) {
+        Some(name) if name.is_audited() => {
+            format!("{} {} would decide: {}", name.policy, name.rule, name.action)
+        }
         Some(name) => format!("{} {} decides: {}", name.policy, name.rule, name.action),
         None => format!("the rule {id:#010x} of a policy decides"),
     }

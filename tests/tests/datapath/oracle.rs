@@ -25,7 +25,7 @@ use mc_gateway_common::{
         flow_entry::FlowEntry,
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_BITS, RULE_PASS, RULE_REJECT,
+            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS, RULE_REJECT,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY, SERVICE_PAST,
@@ -182,6 +182,7 @@ fn policies_json(policies: &PolicyMaps) -> Value {
         .map(|(key, pod)| {
             json!({
                 "address": address(key.addr), "set": pod.set, "closed": pod.flags & POD_CLOSED != 0,
+                "enforced": pod.enforced,
                 "drops_unknown": pod.flags & POD_DROPS_UNKNOWN != 0,
                 "direction": if key.direction == DIRECTION_EGRESS { "egress" } else { "ingress" },
             })
@@ -208,6 +209,7 @@ fn policies_json(policies: &PolicyMaps) -> Value {
                 "set": key.set, "class": key.class, "protocol": key.proto, "port": u16::from_be_bytes(key.port),
                 "bits": bits - RULE_BITS, "precedence": rule.precedence,
                 "passes": matches!(rule.action, RULE_ALLOW | RULE_PASS), "rejects": rule.action == RULE_REJECT,
+                "audited": rule.action & RULE_AUDITED != 0,
                 "dimension": if key.dimension == DIMENSION_ADDRESS { "address" } else { "identity" },
             })
         })

@@ -9,7 +9,7 @@ use std::{
 use mc_api::{
     label_identity::{LabelKeyFilter, Labels, join_labels, normalize},
     names::imported_service,
-    network_policy::{ObjectName, parse},
+    network_policy::{EnforcementAction, ObjectName, parse},
 };
 use mc_gateway::{
     identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo},
@@ -333,7 +333,10 @@ pub(crate) fn world(rng: &mut Rng) -> World {
     }
     objects.identities = Some(known);
     for number in 0..rng.range(1, 4) {
-        let (policy, errors) = parse(ObjectName::cluster(&format!("policy{number}")), &policy_spec(rng));
+        let (mut policy, errors) = parse(ObjectName::cluster(&format!("policy{number}")), &policy_spec(rng));
+        if rng.one_in(5) {
+            policy.enforcement = EnforcementAction::Audit;
+        }
         assert!(errors.is_empty(), "{errors:?}");
         set.policies.push(policy.clone());
         objects.policies.policies.push(Arc::new(Parsed {

@@ -6,6 +6,7 @@ use std::{
     net::IpAddr,
 };
 
+use mc_api::network_policy::Policy;
 use mc_gateway::{
     cidr::to_abi_addr,
     desired::{DesiredCache, Established, LocalNode, compute},
@@ -113,22 +114,25 @@ fn frame(packet: &Packet) -> Vec<u8> {
 /// Actions and drop reasons of the programs.
 type Outcome = (u32, Option<DropReason>);
 
-/// The result for a packet, by the rules and the recorded exporters, and the rule that decides.
+/// The result for a packet, by the rules and the recorded exporters, and the rules that count it: the one that decides,
+/// and an audited one that would.
 fn expected(
     world: &World,
     selected: &BTreeSet<IpAddr>,
     program: Program,
     packet: &Packet,
-) -> (Outcome, Option<RuleRef>) {
+) -> (Outcome, Vec<RuleRef>) {
     const PASSES: Outcome = (TC_ACT_UNSPEC, None);
     let dropped = |reason| (TC_ACT_SHOT, Some(reason));
     if program == Program::FromRemote && !selected.contains(&packet.pod) {
-        return (PASSES, None);
+        return (PASSES, Vec::new());
     }
     let exports = |clusters: &BTreeSet<String>| clusters.contains(SENDERS);
     let identity = match world.exporters.get(&packet.identity) {
         _ if program != Program::FromRemote => packet.identity,
-        Some(clusters) if !exports(clusters) => return (dropped(DropReason::IdentityForged), None),
+        Some(clusters) if !exports(clusters) => {
+            return (dropped(DropReason::IdentityForged), Vec::new());
+        }
         // The senders' cluster is not known to announce identities.
         None if packet.identity == IDENTITY_HOST && !world.exporters.values().any(exports) => {
             IDENTITY_UNKNOWN
@@ -143,7 +147,7 @@ fn expected(
         VerdictAction::Drop | VerdictAction::Reject => dropped(DropReason::Policy),
         VerdictAction::UnknownIdentity => dropped(DropReason::IdentityUnknown),
     };
-    (outcome, verdict.rule)
+    (outcome, verdict.rule.into_iter().chain(verdict.audited).collect())
 }
 
 /// The prefixes of the Pods and of the senders' cluster.
@@ -190,7 +194,7 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     kernel.pin_maps(pins.dir());
     let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
     let counters = RuleCounterMap::open(pins.dir()).expect("the counters");
-    let mut counted_packets = 0;
+    let (mut counted_packets, mut audited_packets) = (0, 0);
     let mut cache = DesiredCache::default();
     let mut results: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
     let mut drops = kernel.counts().drops;
@@ -209,6 +213,8 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
             let kept = earlier.get(id).copied().unwrap_or_default();
             assert_eq!(*counter, kept, "a counter outlives other tables and agents");
         }
+        let audited = world.set.policies.iter().filter(|policy| policy.is_audited());
+        let audited: BTreeSet<String> = audited.map(Policy::object).collect();
         let mut decided: BTreeMap<(String, String), RuleCounter> = BTreeMap::new();
         let tables = compile(&world.set).0;
         let selected: BTreeSet<IpAddr> = tables
@@ -218,10 +224,11 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
             .collect();
         for _ in 0..PACKETS_PER_SET {
             let (program, packet) = packet(&mut rng);
-            let ((wanted, reason), rule) = expected(&world, &selected, program, &packet);
+            let ((wanted, reason), rules) = expected(&world, &selected, program, &packet);
             let frame = frame(&packet);
             let action = kernel.run(program.name(), &frame).action;
-            if let Some(rule) = rule {
+            for rule in rules {
+                audited_packets += u64::from(audited.contains(&*rule.policy));
                 let counter = decided.entry((rule.policy.to_string(), rule.path())).or_default();
                 counter.packets += 1;
                 counter.bytes += u64::try_from(frame.len()).expect("a length");
@@ -264,8 +271,9 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
         let counted: BTreeMap<_, _> = counted.collect();
         assert_eq!(counted, decided, "seed {seed}, set {number}");
     }
-    println!("{results:?}; {counted_packets} counted by rules");
+    println!("{results:?}; {counted_packets} counted by rules, {audited_packets} of them by audited ones");
     assert!(counted_packets > packets / 10, "{counted_packets}");
+    assert!(audited_packets > packets / 50, "{audited_packets}");
     let of_remote = [DropReason::IdentityUnknown, DropReason::IdentityForged];
     let of_remote = of_remote.map(|reason| (Program::FromRemote, Some(reason)));
     let of_all = [Program::FromRemote, Program::ToPod, Program::FromPod]

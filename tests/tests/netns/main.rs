@@ -11,6 +11,7 @@
 mod aggregation;
 mod antrea;
 mod attach;
+mod audit;
 mod bad_input;
 mod bench;
 mod closed;

@@ -109,7 +109,7 @@ impl Bed {
     }
 
     /// All clients: Pods, the node of the server, and another one.
-    fn clients(&self) -> [(&'static str, &Netns); 5] {
+    pub(crate) fn clients(&self) -> [(&'static str, &Netns); 5] {
         [
             ("a Pod of the node", &self.local),
             ("a Pod of another node", &self.far),

@@ -2,8 +2,8 @@
 
 use mc_gateway_common::abi::IDENTITY_HOST;
 use mc_gateway_common::abi::policy::{
-    ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, NO_RULES, POD_DROPS_UNKNOWN, PolicyPod, RULE_ALLOW,
-    RULE_DROP,
+    ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, MAX_POLICY_RULES, NO_RULES, POD_DROPS_UNKNOWN,
+    PolicyPod, RULE_ALLOW, RULE_DROP,
 };
 use mc_gateway_common::packet::ip;
 use serde_json::json;
@@ -197,6 +197,7 @@ fn flows_to_a_pod_with_rules_for_egress_alone_are_recorded() {
     assert_eq!(tables.egress_pods.keys().collect::<Vec<_>>(), [&web]);
     let without_rules = PolicyPod {
         set: NO_RULES,
+        enforced: NO_RULES,
         flags: 0,
     };
     assert_eq!(tables.pods, [(web, without_rules)].into());
@@ -277,4 +278,59 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
     };
     assert_eq!(of_class(of_service), [(ip::TCP, 5432, 16, RULE_DROP)]);
     assert!(of_class(of_pod).contains(&(ip::TCP, 0, 0, RULE_DROP)));
+}
+
+/// A policy that decides on no packet would have closed the Pods of the others.
+#[test]
+fn audited_policies_that_do_not_fit_are_left_out() {
+    let annotated = |objects: &mut Objects, name: &str, spec| {
+        let mut audited = policy_objects::Parsed::clone(&policy(name, spec));
+        audited.object.enforcement = mc_api::network_policy::EnforcementAction::Audit;
+        objects.policies.policies.push(audited.into());
+    };
+    let mut objects = with_policy(web_policy());
+    annotated(&mut objects, "small", web_policy());
+    let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
+    assert!(rejected.is_empty(), "{rejected:?}");
+    let web = to_abi_addr("10.1.1.5".parse().unwrap());
+    let pod = policies.tables.pods[&web];
+    assert!(pod.enforced != pod.set && pod.enforced != NO_RULES && pod.flags == POD_DROPS_UNKNOWN);
+
+    let apps = 0..100;
+    let labels = apps.clone().map(|n| {
+        exported(
+            &format!("ns:kubernetes.io/metadata.name=shop&pod:app=a{n}"),
+            1000 + n,
+            &["west"],
+        )
+    });
+    let known = &mut objects.identities.as_mut().unwrap().identities;
+    known.extend(labels);
+    let mut without = objects.clone();
+    without.policies.policies.truncate(1);
+    let (without, _) = enforced("b", &without, Some(Mode::All));
+    let peers: Vec<_> = apps
+        .map(|n| json!({"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": format!("a{n}")}}}))
+        .collect();
+    let ports: Vec<_> = (1..=MAX_POLICY_RULES / 200)
+        .map(|odd| json!({"protocol": "TCP", "port": 2 * odd + 1}))
+        .collect();
+    annotated(
+        &mut objects,
+        "large",
+        json!({
+            "priority": 2, "appliedTo": [{"podSelector": {}}],
+            "ingress": [{"action": "Drop", "ports": ports}, {"action": "Drop", "from": peers}],
+        }),
+    );
+    let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
+    assert_eq!(policies.tables, without.tables, "the enforced policy alone");
+    assert_eq!(rejected.len(), 2, "{rejected:?}");
+    for (name, error) in ["large", "small"].into_iter().zip(rejected) {
+        let start = format!(
+            "ClusterNetworkPolicy {name}: metadata.annotations[mc-gateway.io/enforcementAction]: \"Audit\" has no effect: \
+             with the audited policies, map mc_policy_rules has "
+        );
+        assert!(error.starts_with(&start), "{error}");
+    }
 }

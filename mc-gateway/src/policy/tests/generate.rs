@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use mc_api::network_policy::{Group, parse_group};
+use mc_api::network_policy::{EnforcementAction, Group, parse_group};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -371,7 +371,7 @@ fn some_identities() -> impl Strategy<Value = Vec<Identity>> {
 
 prop_compose! {
     pub(super) fn policy_set()(
-        policies in vec(some_policy(), 0..=6),
+        policies in vec((some_policy(), some_enforcement()), 0..=6),
         groups in groups(),
         namespaces in btree_map(select(&["n0", "n1", "n2"]).prop_map(str::to_owned), some_labels(), 0..=3),
         local_pods in local_pods(),
@@ -379,13 +379,18 @@ prop_compose! {
         identities in some_identities(),
         mode in select(&[Mode::All, Mode::All, Mode::ClusterSetOnly]),
     ) -> PolicySet {
-        let mut policies = policies;
-        for (index, policy) in policies.iter_mut().enumerate() {
+        let policies = policies.into_iter().enumerate().map(|(index, (mut policy, enforcement))| {
             policy.name.name = format!("p{index}");
-        }
+            Policy { enforcement, ..policy }
+        });
+        let policies = policies.collect();
         let tiers = [("mine".to_owned(), 120)].into();
         PolicySet { policies, tiers, groups, namespaces, local_pods, cluster_pods, services, identities, mode }
     }
+}
+
+fn some_enforcement() -> impl Strategy<Value = EnforcementAction> {
+    prop_oneof![4 => Just(EnforcementAction::Enforce), 1 => Just(EnforcementAction::Audit)]
 }
 
 pub(super) fn some_packet() -> impl Strategy<Value = Packet> {

@@ -3,8 +3,8 @@
 use mc_api::network_policy::parse_group;
 use serde_json::json;
 
-use super::super::Mode;
 use super::super::model::{ContainerPort, ICMP, ICMPV6, UDP};
+use super::super::{Mode, PodSets};
 use super::*;
 
 const POD: &str = "10.1.0.1";
@@ -223,7 +223,10 @@ fn the_same_labels_are_those_of_the_destination() {
 fn both_addresses_of_a_pod_have_one_set() {
     let (tables, _) = compile(&with_rules(&json!([{ "action": "Drop" }])));
     let sets: Vec<_> = tables.pods.values().collect();
-    assert_eq!((sets, tables.sets.len()), (vec![&1, &1], 1));
+    assert_eq!(
+        (sets, tables.sets.len()),
+        (vec![&PodSets { all: 1, enforced: 1 }; 2], 1)
+    );
 }
 
 /// A longer prefix of a later rule does not hide an earlier rule; one of an earlier rule hides a later one.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_api::network_policy::Peer;
+use mc_api::network_policy::{EnforcementAction, Peer};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -20,7 +20,10 @@ const PACKETS: usize = 50;
 /// Properties that hold for all tables.
 fn check_tables(tables: &Tables) -> Result<(), TestCaseError> {
     let sets = tables.pods.values().chain(tables.egress_pods.values());
-    let sets: BTreeSet<u32> = sets.copied().collect();
+    let sets: BTreeSet<u32> = sets
+        .flat_map(|sets| [sets.all, sets.enforced])
+        .filter(|set| *set != 0)
+        .collect();
     let count = u32::try_from(tables.sets.len()).unwrap();
     prop_assert!(sets.iter().copied().eq(1..=count), "sets are dense");
     for (key, value) in &tables.rules {
@@ -126,6 +129,39 @@ fn check_service(
     Ok(())
 }
 
+/// Checks that audited policies change no decision, and that one is named if it would decide were it enforced. Counts
+/// packets that pass, but would not, as `a`.
+fn check_audited(
+    set: &PolicySet,
+    packet: &Packet,
+    verdict: &Verdict,
+    actions: &mut BTreeMap<char, usize>,
+) -> Result<(), TestCaseError> {
+    let audited: BTreeSet<String> = set
+        .policies
+        .iter()
+        .filter(|policy| policy.is_audited())
+        .map(Policy::object)
+        .collect();
+    if audited.is_empty() {
+        prop_assert_eq!(&verdict.audited, &None);
+        return Ok(());
+    }
+    let (mut without, mut all) = (set.clone(), set.clone());
+    without.policies.retain(|policy| !policy.is_audited());
+    for policy in &mut all.policies {
+        policy.enforcement = EnforcementAction::Enforce;
+    }
+    let (without, all) = (evaluate(&without, packet), evaluate(&all, packet));
+    prop_assert_eq!((without.action, &without.rule), (verdict.action, &verdict.rule));
+    let named = all.rule.clone().filter(|rule| audited.contains(&*rule.policy));
+    prop_assert_eq!(&verdict.audited, &named);
+    if named.is_some() && passes(verdict) && !passes(&all) {
+        *actions.entry('a').or_default() += 1;
+    }
+    Ok(())
+}
+
 /// Checks a set and packets, and counts the verdicts.
 fn check(
     set: &PolicySet,
@@ -144,6 +180,7 @@ fn check(
         let expected = evaluate(set, &packet);
         prop_assert_eq!(&look_up(&tables, &packet), &expected, "{:?}", packet);
         *actions.entry(letter(&expected)).or_default() += 1;
+        check_audited(set, &packet, &expected, actions)?;
         if packet.direction == Direction::Egress {
             check_service(set, &packet, &expected, actions)?;
         }
@@ -172,7 +209,7 @@ fn check_all(cases: &impl Strategy<Value = (PolicySet, Vec<(Packet, Option<Index
 
 #[test]
 fn tables_give_the_verdict_of_the_evaluator() {
-    check_all(&(policy_set(), packets()), "ADRP.Use");
+    check_all(&(policy_set(), packets()), "ADRP.Usea");
 }
 
 #[test]

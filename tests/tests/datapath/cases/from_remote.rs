@@ -6,10 +6,10 @@ use mc_gateway_common::{
     abi::{
         ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_UNKNOWN, PREFIX_POLICY, Prefix, V4_PREFIX_BITS,
         policy::{
-            ADDRESS_CLASS_BITS, ANY_CLUSTER, AddressClassKey, DIMENSION_ADDRESS, DIMENSION_IDENTITY,
-            DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS, IdentityKey, POD_CLOSED,
-            POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState, RULE_ALLOW, RULE_BITS,
-            RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey,
+            ADDRESS_CLASS_BITS, ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS,
+            DIMENSION_IDENTITY, DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
+            IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState,
+            RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey,
         },
         service::ReplyKey,
     },
@@ -71,7 +71,24 @@ const EGRESS_RULES: [RuleRow; 5] = [
     (TCP, 82, 16, (IDENTITY, CLASS_HOST), RULE_REJECT, 4),
 ];
 
-/// Tables of a node whose Pod is selected, in one half of the maps; the other half drops everything.
+/// Sets of the rules in force, where others are audited.
+const SET_IN_FORCE: u32 = 3;
+const EGRESS_SET_IN_FORCE: u32 = 4;
+/// Audited rules, which change no decision.
+const AUDITED: [RuleRow; 5] = [
+    (TCP, 80, 16, (DIMENSION_ADDRESS, 1), RULE_DROP, 1),
+    (TCP, 81, 16, (IDENTITY, CLASS_CLIENT), RULE_ALLOW, 1),
+    (TCP, 443, 16, (DIMENSION_ADDRESS, 1), RULE_REJECT, 1),
+    (UDP, 55, 16, (IDENTITY, CLASS_CLIENT), RULE_DROP, 1),
+    (TCP, 80, 16, (IDENTITY, CLASS_UNKNOWN), RULE_PASS, 1),
+];
+const AUDITED_EGRESS: [RuleRow; 2] = [
+    (TCP, 80, 16, (DIMENSION_ADDRESS, CLASS_SERVICE), RULE_ALLOW, 0),
+    (UDP, 54, 16, (DIMENSION_ADDRESS, CLASS_SERVICE), RULE_DROP, 0),
+];
+
+/// Tables of a node whose Pod is selected, in one half of the maps; the other half drops everything. The second half
+/// has audited rules as well.
 pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
     let mut tables = shape.tables(fixture::node());
     let addr = |address: [u8; 4]| match shape.inner(address) {
@@ -105,12 +122,13 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
             half: u16::from(half != 0),
             direction,
         };
-        let set = if direction == DIRECTION_EGRESS {
-            EGRESS_SET
+        let (set, in_force) = if direction == DIRECTION_EGRESS {
+            (EGRESS_SET, EGRESS_SET_IN_FORCE)
         } else {
-            SET
+            (SET, SET_IN_FORCE)
         };
-        policies.pods.insert(key, PolicyPod { set, flags });
+        let enforced = if half == 0 { set } else { in_force };
+        policies.pods.insert(key, PolicyPod { set, enforced, flags });
     };
     for direction in [DIRECTION_INGRESS, DIRECTION_EGRESS] {
         pod(POD_NODE, direction, half, POD_DROPS_UNKNOWN);
@@ -150,11 +168,22 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
             .address_classes
             .insert((ADDRESS_CLASS_BITS + 128, key), class);
     }
-    let ingress = RULES.into_iter().map(|row| (SET, row));
-    let egress = EGRESS_RULES.into_iter().map(|row| (EGRESS_SET, row));
-    for (rule, (set, (proto, port, bits, (dimension, class), action, precedence))) in
-        (0..).zip(ingress.chain(egress))
-    {
+    let of_set = |set, rules: &[RuleRow]| rules.iter().map(move |row| (set, *row)).collect::<Vec<_>>();
+    let mut rules = of_set(SET, &RULES);
+    rules.extend(of_set(EGRESS_SET, &EGRESS_RULES));
+    if half != 0 {
+        rules.extend(of_set(SET_IN_FORCE, &RULES));
+        rules.extend(of_set(EGRESS_SET_IN_FORCE, &EGRESS_RULES));
+        let audited = of_set(SET, &AUDITED)
+            .into_iter()
+            .chain(of_set(EGRESS_SET, &AUDITED_EGRESS));
+        rules.extend(
+            audited.map(|(set, (proto, port, bits, class, action, precedence))| {
+                (set, (proto, port, bits, class, action | RULE_AUDITED, precedence))
+            }),
+        );
+    }
+    for (rule, (set, (proto, port, bits, (dimension, class), action, precedence))) in (0..).zip(rules) {
         let key = RuleKey {
             set,
             class,

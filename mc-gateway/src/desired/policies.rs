@@ -19,14 +19,14 @@ use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 
 use super::LocalNode;
 use super::rule_names::{RuleName, rule_ids, rule_names};
-use crate::cidr::{abi_prefix_len, parse_address, to_abi_addr};
+use crate::cidr::{abi_prefix_len, parse_address, parse_prefix, to_abi_addr};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
     ContainerPort, Dimension, Identity, LocalPod, Mode, PodSets, PolicySet, RuleKey, RuleValue, ServicePeer,
-    ServicePeerPort, SetInfo, Tables, compile,
+    ServicePeerPort, SetInfo, Tables, compile, shadowed,
 };
 use crate::policy_objects::{PolicyObjects, SliceEndpoints};
 use crate::policy_report;
@@ -66,6 +66,8 @@ struct Inputs {
     /// All Pods; none where rules about the own cluster are not enforced.
     cluster_pods: Vec<Arc<PodInfo>>,
     clusters: BTreeSet<String>,
+    /// Pod CIDRs of other clusters.
+    remote_pods: Vec<IpNet>,
 }
 
 impl NodePolicies {
@@ -96,7 +98,9 @@ impl PolicyCache {
             Mode::ClusterSetOnly => Vec::new(),
         };
         let remotes = objects.remotes.iter();
-        let clusters: BTreeSet<_> = remotes.map(|remote| remote.cluster_id.clone()).collect();
+        let clusters: BTreeSet<_> = remotes.clone().map(|remote| remote.cluster_id.clone()).collect();
+        let remote_pods = remotes.flat_map(|remote| &remote.pod_cidrs);
+        let remote_pods: Vec<_> = remote_pods.filter_map(|net| parse_prefix(net).ok()).collect();
         let is_current = self.inputs.as_ref().is_some_and(|inputs| {
             inputs.mode == mode
                 && inputs.objects == objects.policies
@@ -105,6 +109,7 @@ impl PolicyCache {
                 && inputs.pods == pods
                 && inputs.cluster_pods == cluster_pods
                 && inputs.clusters == clusters
+                && inputs.remote_pods == remote_pods
         });
         if !is_current {
             let inputs = Inputs {
@@ -115,6 +120,7 @@ impl PolicyCache {
                 pods,
                 cluster_pods,
                 clusters,
+                remote_pods,
             };
             (self.policies, self.rejected) = compute(&inputs, me);
             self.inputs = Some(inputs);
@@ -183,6 +189,9 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
     }
     let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
     rejected.extend(compiled.issues);
+    if mode == Mode::ClusterSetOnly {
+        rejected.extend(shadowed(&set, &inputs.remote_pods));
+    }
     let report = policy_report::report(objects, &compiled.selecting, &rejected, too_large.as_ref(), mode);
     rejected.extend(too_large);
     let policies = NodePolicies {

@@ -18,6 +18,7 @@ mod numbers;
 mod order;
 mod port_prefixes;
 mod selection;
+pub mod shadowed;
 pub mod tables;
 #[cfg(test)]
 mod tests;
@@ -29,4 +30,5 @@ pub use model::{
     ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer,
     ServicePeerPort, Verdict, VerdictAction,
 };
+pub use shadowed::shadowed;
 pub use tables::{Dimension, PodSets, RuleKey, RuleValue, SetInfo, Tables};

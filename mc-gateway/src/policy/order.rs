@@ -59,10 +59,15 @@ struct Orderer<'a> {
     issues: Vec<FieldError>,
 }
 
-/// The rules in their order, audited ones included, and issues of their references.
+/// The rules of the set's mode in their order, audited ones included, and issues of their references.
 pub(super) fn enforced_rules(set: &PolicySet) -> (Vec<EnforcedRule<'_>>, Vec<FieldError>) {
+    ordered_rules(set, set.mode)
+}
+
+/// As [`enforced_rules`], with the rules of another mode.
+pub(super) fn ordered_rules(set: &PolicySet, mode: Mode) -> (Vec<EnforcedRule<'_>>, Vec<FieldError>) {
     let mut orderer = Orderer {
-        mode: set.mode,
+        mode,
         groups: set
             .groups
             .iter()

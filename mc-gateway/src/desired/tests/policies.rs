@@ -132,7 +132,15 @@ fn policies_are_enforced_as_configured() {
     let objects = with_policy(web_policy());
     let (off, rejected) = enforced("b", &objects, None);
     assert_eq!((off, rejected), (NodePolicies::default(), vec![]));
-    let (stretched, _) = enforced("b", &objects, Some(Mode::ClusterSetOnly));
+    let (stretched, errors) = enforced("b", &objects, Some(Mode::ClusterSetOnly));
+    let shadowed = "ClusterNetworkPolicy web: spec.ingress[0]: \"Allow\" is shadowed: Antrea, which does not know the labels of \
+                    senders in other clusters, drops their packets by ClusterNetworkPolicy web spec.ingress[1]";
+    assert_eq!(errors, [shadowed]);
+    let report = serde_json::to_value(&*stretched.report.clone().unwrap()).unwrap();
+    assert_eq!(
+        report["policies"][0]["errors"][0]["field"], "spec.ingress[0]",
+        "{report}"
+    );
     let actions: BTreeSet<u32> = stretched.tables.rules.values().map(|rule| rule.action).collect();
     assert_eq!(actions, BTreeSet::from([RULE_ALLOW]), "Antrea drops the rest");
 }

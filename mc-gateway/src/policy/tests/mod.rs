@@ -7,6 +7,7 @@ mod issues;
 mod order;
 mod property;
 mod scale;
+mod shadowed;
 
 use std::net::IpAddr;
 

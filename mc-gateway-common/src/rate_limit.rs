@@ -56,6 +56,19 @@ pub const fn of_peer<'l>(
 #[inline(always)]
 #[must_use]
 pub fn take_token(bucket: &mut TokenBucket, rate: Rate, now: u64) -> bool {
+    take_above(bucket, rate, now, 0)
+}
+
+/// As [`take_token`], but leaves half of [`Rate::burst`] for it.
+#[inline(always)]
+#[must_use]
+pub fn take_spare_token(bucket: &mut TokenBucket, rate: Rate, now: u64) -> bool {
+    take_above(bucket, rate, now, rate.burst >> 1)
+}
+
+/// Takes a token if more than `reserved` are left.
+#[inline(always)]
+fn take_above(bucket: &mut TokenBucket, rate: Rate, now: u64, reserved: u64) -> bool {
     let earned = now
         .saturating_sub(bucket.at)
         .checked_div(rate.interval)
@@ -65,7 +78,7 @@ pub fn take_token(bucket: &mut TokenBucket, rate: Rate, now: u64) -> bool {
         bucket.tokens = bucket.tokens.max(full);
         bucket.at = bucket.at.wrapping_add(earned.wrapping_mul(rate.interval));
     }
-    if bucket.tokens == 0 {
+    if bucket.tokens <= reserved {
         return false;
     }
     bucket.tokens = bucket.tokens.wrapping_sub(1);
@@ -110,6 +123,23 @@ mod tests {
             "the half interval is not lost"
         );
         assert_eq!(taken(&mut bucket, start + 3_600_000 * INTERVAL, 1_000), 50);
+    }
+
+    #[test]
+    fn spare_tokens_leave_half_of_the_burst() {
+        let spare = |bucket: &mut TokenBucket, now| {
+            let tries = 0..1_000;
+            tries
+                .filter(|_| take_spare_token(bucket, ICMP_ERRORS, now))
+                .count()
+        };
+        let mut bucket = TokenBucket::default();
+        let start = 1_000 * INTERVAL;
+        assert_eq!(spare(&mut bucket, start), 25);
+        assert_eq!(spare(&mut bucket, start + INTERVAL), 1, "earned ones are spare");
+        assert_eq!(taken(&mut bucket, start + INTERVAL, 1_000), 25);
+        assert_eq!(spare(&mut bucket, start + 26 * INTERVAL), 0);
+        assert_eq!(spare(&mut bucket, start + 27 * INTERVAL), 1);
     }
 
     #[test]

@@ -142,7 +142,7 @@ pub enum DropReason {
     ///
     /// A forged packet, or a CNI with the VNI 7169895, which is reserved for the agent.
     NotAdmitted = 38,
-    /// A network policy drops or rejects the packet.
+    /// A network policy drops the packet, or rejects it without an answer.
     ///
     /// The samples in the log name policy, rule, cluster, Pods and labels; `inspect rules` counts packets by rule.
     Policy = 39,
@@ -319,11 +319,13 @@ pub enum Outcome {
     DecapTest = 7,
     /// A TCP connection that a network policy rejects: answered with a reset.
     Reset = 8,
+    /// Any other packet that a network policy rejects: answered with an ICMP error.
+    Rejected = 9,
 }
 
 impl Outcome {
     /// Every outcome, in the order of its number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Encap,
         Self::Transit,
         Self::Deliver,
@@ -333,6 +335,7 @@ impl Outcome {
         Self::KernelDecap,
         Self::DecapTest,
         Self::Reset,
+        Self::Rejected,
     ];
 
     /// Name as printed by the agent.
@@ -348,6 +351,7 @@ impl Outcome {
             Self::KernelDecap => "kernel-decap",
             Self::DecapTest => "decap-test",
             Self::Reset => "reset",
+            Self::Rejected => "rejected",
         }
     }
 }

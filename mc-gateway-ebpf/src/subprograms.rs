@@ -10,11 +10,12 @@ use mc_gateway_common::{
     maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit},
     nexthop_select,
     packet::{
-        icmp,
+        icmp::{self, ErrorHeader},
         l4::{L4Location, PackedL4Location},
     },
     pipeline::{
         self, MapSubprograms, PackedDecision, Subprograms, icmp_too_big, mss, peer_limit, quoted_checksum,
+        rejection,
         service::{self, Dnat, PackedL4Header, PackedRoute},
     },
     verdict::DropReason,
@@ -201,8 +202,9 @@ extern "C" fn mc_finalize_checksum(
 /// [`icmp::store_icmp_error`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn mc_store_icmp_error(ctx: *mut __sk_buff, v6: u32, at: u32, mtu: u32, sum: u32) -> u32 {
-    let stored = icmp::store_icmp_error(&mut Skb::from_raw(ctx.cast()), v6 != 0, at, mtu, sum as u16);
+extern "C" fn mc_store_icmp_error(ctx: *mut __sk_buff, v6: u32, at: u32, header: u64, sum: u32) -> u32 {
+    let header = ErrorHeader::from_bits(header);
+    let stored = icmp::store_icmp_error(&mut Skb::from_raw(ctx.cast()), v6 != 0, at, header, sum as u16);
     encode_option(stored.map(|()| 0_u32))
 }
 
@@ -225,6 +227,14 @@ extern "C" fn mc_reply_too_big(ctx: *mut __sk_buff, at: u32, size: u32, mtu: u32
         size,
         mtu,
     ))
+}
+
+/// [`rejection::report_rejection`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_report_rejection(ctx: *mut __sk_buff) -> u32 {
+    let reported = rejection::report_rejection(&mut Skb::from_raw(ctx.cast()), &KernelMaps);
+    encode_option(reported.map(|()| 0_u32))
 }
 
 /// [`pipeline::rewrite_outer`].
@@ -368,15 +378,9 @@ impl Subprograms for Skb {
     }
 
     #[inline(always)]
-    fn store_icmp_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
-        decode_option(mc_store_icmp_error(
-            self.raw().cast(),
-            v6 as u32,
-            at,
-            mtu,
-            sum as u32,
-        ))
-        .map(|_| ())
+    fn store_icmp_error(&mut self, v6: bool, at: u32, header: ErrorHeader, sum: u16) -> Option<()> {
+        let (ctx, header) = (self.raw().cast(), header.to_bits());
+        decode_option(mc_store_icmp_error(ctx, v6 as u32, at, header, sum as u32)).map(|_| ())
     }
 
     #[inline(always)]
@@ -387,6 +391,11 @@ impl Subprograms for Skb {
     #[inline(always)]
     fn reply_too_big<M: Maps>(&mut self, _: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
         decode_result(mc_reply_too_big(self.raw().cast(), at, size, mtu))
+    }
+
+    #[inline(always)]
+    fn report_rejection<M: Maps>(&mut self, _: &M) -> Option<()> {
+        decode_option(mc_report_rejection(self.raw().cast())).map(|_| ())
     }
 
     #[inline(always)]

@@ -7,6 +7,7 @@ import ecn
 import ip
 import mss
 import policy
+import rejection
 import reset
 import secrets_of_peers as secrets
 import services
@@ -31,9 +32,11 @@ class Result:
     ethertype: int = 0  # of a packet of any protocol
     sent: object = None  # the next hop
 
-    def body_is_error(self):
-        """Whether this is an ICMP error for the stack of this Node, without outer headers."""
-        return self.outcome == "too-big" and not isinstance(self.body, Encapsulation)
+    def is_plain(self):
+        """Whether this packet has no outer headers: one for the stack of this Node, or an answer to a sender."""
+        if self.outcome == "too-big":
+            return not isinstance(self.body, Encapsulation)
+        return self.outcome in ("deliver", "reset", "rejected")
 
     def frame(self, observed):
         """The expected frame, with the hashes of the observed one; None if these are out of range."""
@@ -144,10 +147,12 @@ class Run:
         try:
             decide(self.world, frame, packet, v6)
         except policy.Reject:
+            back = frame[6:12] + frame[:6]
             body = reset.answer(packet, v6)
-            if body is None:
-                raise Drop("policy") from None
-            return Result("redirect", outcome="reset", addresses=frame[6:12] + frame[:6], body=body, v6=v6)
+            if body is not None:
+                return Result("redirect", outcome="reset", addresses=back, body=body, v6=v6)
+            body = rejection.answer(frame, packet, v6)
+            return Result("redirect", outcome="rejected", addresses=back, body=body, v6=v6)
         return Result("pass", body=frame)
 
     # Ingress of the agent's tunnel device.

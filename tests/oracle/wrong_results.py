@@ -35,7 +35,7 @@ def frame_fields(result, frame):
     """Names of the fields of a redirected frame and their places."""
     fields = {"Ethernet destination": (0, 6), "Ethernet source": (6, 12), "ethertype": (12, 14)}
     at = 14
-    layers = ["inner" if result.outcome == "deliver" or result.body_is_error() else "outer"]
+    layers = ["inner" if result.is_plain() else "outer"]
     if layers == ["outer"]:
         layers.append("inner")
     v6 = frame[12:14] == b"\x86\xdd"

@@ -97,8 +97,8 @@ impl Policy {
         object(&self.name)
     }
 
-    /// Takes the enforcement from the annotation of the policy's object. Returns the error of an unknown name, which has
-    /// no effect, so that a misspelt one opens nothing.
+    /// Takes the enforcement from the annotation of the policy's object. Returns the error of an unknown name, which
+    /// has no effect, so that a misspelt one opens nothing.
     #[must_use]
     pub fn read_annotation(&mut self, metadata: &ObjectMeta) -> Option<FieldError> {
         match EnforcementAction::of_object(metadata) {

@@ -6,6 +6,9 @@ pub use crate::abi::rate_limit::PeerLimit;
 pub trait RateLimiter {
     /// Takes a token for one ICMP error to this node; false if none is left.
     fn allow_icmp_error(&self) -> bool;
+    /// Takes a token for an ICMP error about a rejected packet, which leaves half of them for the other errors; false
+    /// if there is none to spare.
+    fn allow_rejection(&self) -> bool;
     /// Takes a token of the peers of a slot of `mc_peer_stats`; false if none is left.
     fn take_peer_token(&self, slot: u32, limit: PeerLimit) -> bool;
 }
@@ -16,6 +19,12 @@ impl RateLimiter for super::MemoryMaps {
         let mut bucket = self.icmp_limit.borrow_mut();
         let now = super::liveness::Liveness::now(self);
         crate::rate_limit::take_token(&mut bucket, crate::rate_limit::ICMP_ERRORS, now)
+    }
+
+    fn allow_rejection(&self) -> bool {
+        let mut bucket = self.icmp_limit.borrow_mut();
+        let now = super::liveness::Liveness::now(self);
+        crate::rate_limit::take_spare_token(&mut bucket, crate::rate_limit::ICMP_ERRORS, now)
     }
 
     fn take_peer_token(&self, slot: u32, limit: PeerLimit) -> bool {

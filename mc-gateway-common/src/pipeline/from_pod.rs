@@ -15,7 +15,7 @@ use crate::{
         sample::FROM_POD,
     },
     packet::ip,
-    verdict::{DropReason, Outcome, Verdict},
+    verdict::{DropReason, Verdict},
 };
 
 /// Passes a packet of a Pod to the stack or to the bridge, or drops it.
@@ -23,9 +23,9 @@ use crate::{
 pub fn from_pod<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match decide(packet, maps) {
         Ok(()) => Verdict::Pass,
-        Err(denial) => match denial.answer(packet) {
-            Ok(()) => Verdict::Send {
-                outcome: Outcome::Reset,
+        Err(denial) => match denial.answer(packet, maps) {
+            Ok(outcome) => Verdict::Send {
+                outcome,
                 ifindex: packet.ifindex(),
                 addressed: true,
             },

@@ -16,7 +16,7 @@ use crate::{
         sample::FROM_REMOTE,
     },
     packet::{Address, eth, ip},
-    verdict::{DropReason, Outcome, Verdict},
+    verdict::{DropReason, Verdict},
 };
 
 /// Passes a packet to the stack, or drops it.
@@ -31,9 +31,9 @@ pub fn from_remote<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) 
     }
     match decide(packet, maps, delivered.identity) {
         Ok(()) => Verdict::Pass,
-        Err(denial) => match denial.answer(packet) {
-            Ok(()) => Verdict::Send {
-                outcome: Outcome::Reset,
+        Err(denial) => match denial.answer(packet, maps) {
+            Ok(outcome) => Verdict::Send {
+                outcome,
                 ifindex: packet.ifindex(),
                 addressed: true,
             },

@@ -4,7 +4,7 @@ use super::{
     admission::admission,
     decision::PackedDecision,
     egress_route::egress_route,
-    from_underlay, icmp_too_big, mss, peer_limit, policy_flow, quoted_checksum, service,
+    from_underlay, icmp_too_big, mss, peer_limit, policy_flow, quoted_checksum, rejection, service,
     service::{Dnat, backend_route::PackedRoute, l4_header::PackedL4Header},
     subprograms::{MapSubprograms, Subprograms},
 };
@@ -17,7 +17,8 @@ use crate::{
     },
     nexthop_select,
     packet::{
-        SlicePacket, icmp,
+        SlicePacket,
+        icmp::{self, ErrorHeader},
         l4::{self, L4Location},
     },
     verdict::DropReason,
@@ -48,8 +49,8 @@ impl Subprograms for SlicePacket {
         quoted_checksum::finalize_checksum(self, at, quoted, sum, location)
     }
 
-    fn store_icmp_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
-        icmp::store_icmp_error(self, v6, at, mtu, sum)
+    fn store_icmp_error(&mut self, v6: bool, at: u32, header: ErrorHeader, sum: u16) -> Option<()> {
+        icmp::store_icmp_error(self, v6, at, header, sum)
     }
 
     fn write_return_encap<M: Maps>(&mut self, maps: &M, v6: bool, at: u32) -> Option<()> {
@@ -58,6 +59,10 @@ impl Subprograms for SlicePacket {
 
     fn reply_too_big<M: Maps>(&mut self, maps: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
         icmp_too_big::reply_too_big(self, maps, at, size, mtu)
+    }
+
+    fn report_rejection<M: Maps>(&mut self, maps: &M) -> Option<()> {
+        rejection::report_rejection(self, maps)
     }
 
     fn rewrite_outer(&mut self, next_hop: &NextHop, v6: bool, backend_mask: u64) -> Option<()> {

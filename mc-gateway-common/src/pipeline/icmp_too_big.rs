@@ -18,9 +18,8 @@ use crate::{
         Aligned, OuterFamily, Packet, checksum, ecn,
         encap::{TUNNEL_OVERHEAD, source_port},
         eth,
-        icmp::{self, V6_MIN_MTU},
+        icmp::{self, ErrorHeader, V6_MIN_MTU},
         ip,
-        l4::L4Location,
         offsets::{TCP_DATA_OFFSET, ipv4, ipv6, udp},
         tcp,
         tunnel::{self, Format},
@@ -115,7 +114,7 @@ pub fn reply_too_big<P: Subprograms, M: Maps>(
         return Err(DropReason::BelowIpv6Minimum);
     }
     let location = packet.locate_l4(v6, at);
-    if !may_report(packet, v6, at, &location) {
+    if !icmp::may_report(packet, v6, at, &location) {
         return Err(DropReason::TooBig);
     }
     let allowed = if at == eth::END {
@@ -151,36 +150,8 @@ pub fn reply_too_big<P: Subprograms, M: Maps>(
             .ok_or(DropReason::WriteFailed)?;
     }
     packet
-        .store_icmp_error(v6, at, mtu, sum)
+        .store_icmp_error(v6, at, ErrorHeader::icmp_too_big(v6, mtu), sum)
         .ok_or(DropReason::WriteFailed)
-}
-
-/// Whether an error about the packet is allowed. RFC 1122 section 3.2.2 and RFC 4443 section 2.4 forbid errors about
-/// errors, later fragments, and packets from or to anything but a single host.
-#[inline(always)]
-fn may_report<P: Packet>(packet: &P, v6: bool, at: u32, location: &L4Location) -> bool {
-    let src_at = at.wrapping_add(if v6 { ipv6::SRC } else { ipv4::SRC });
-    let dst_at = at.wrapping_add(if v6 { ipv6::DST } else { ipv4::DST });
-    location.has_header
-        && is_single_host(packet, v6, src_at)
-        && is_single_host(packet, v6, dst_at)
-        && !icmp::is_error(packet, v6, location)
-}
-
-/// Whether the address at `at` is neither multicast, "this host" nor loopback.
-#[inline(always)]
-fn is_single_host<P: Packet>(packet: &P, v6: bool, at: u32) -> bool {
-    if !v6 {
-        return match packet.load::<1>(at) {
-            Some([first]) => first != 0 && first != 127 && first < 224,
-            None => false,
-        };
-    }
-    let (Some(high), Some(low)) = (packet.load::<8>(at), packet.load::<8>(at.wrapping_add(8))) else {
-        return false;
-    };
-    let (high, low) = (u64::from_be_bytes(high), u64::from_be_bytes(low));
-    high >> 56 != 0xff && (high != 0 || low > 1)
 }
 
 /// Writes the outer headers of the error at `at`, to the sender of the packet. The outer headers of the packet are

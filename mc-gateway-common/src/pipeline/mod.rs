@@ -20,6 +20,7 @@ mod policy;
 pub mod policy_flow;
 mod probe;
 pub mod quoted_checksum;
+pub mod rejection;
 mod reset;
 pub mod service;
 pub mod subprograms;

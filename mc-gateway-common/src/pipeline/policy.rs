@@ -5,8 +5,9 @@
 //! cluster. The number of look-ups does not depend on the number of rules, identities and address blocks.
 
 use super::{
-    reset::reset,
+    reset::{Reset, reset},
     service::l4_header::{L4Header, L4Kind},
+    subprograms::Subprograms,
 };
 use crate::{
     abi::{
@@ -19,7 +20,7 @@ use crate::{
     },
     maps::Maps,
     packet::{Packet, ip},
-    verdict::DropReason,
+    verdict::{DropReason, Outcome},
 };
 
 /// The decision against a packet.
@@ -32,13 +33,23 @@ pub(super) enum Denial {
 }
 
 impl Denial {
-    /// Turns the packet into the answer to its sender, or returns the reason to drop it.
+    /// Turns the packet into the answer to its sender, with the link addresses swapped, or returns the reason to drop
+    /// it.
     #[inline(always)]
-    pub(super) fn answer<P: Packet>(self, packet: &mut P) -> Result<(), DropReason> {
-        match self {
-            Self::Drop(reason) => Err(reason),
-            Self::Reject => reset(packet).ok_or(DropReason::Policy),
-        }
+    pub(super) fn answer<P: Subprograms, M: Maps>(
+        self,
+        packet: &mut P,
+        maps: &M,
+    ) -> Result<Outcome, DropReason> {
+        let answered = match self {
+            Self::Drop(reason) => return Err(reason),
+            Self::Reject => match reset(packet) {
+                Reset::Written => return Ok(Outcome::Reset),
+                Reset::Impossible => packet.report_rejection(maps),
+                Reset::Failed => None,
+            },
+        };
+        answered.map(|()| Outcome::Rejected).ok_or(DropReason::Policy)
     }
 }
 

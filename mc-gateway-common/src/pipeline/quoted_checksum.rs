@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::packet::{
         Frame as _, Packet as _, SlicePacket, eth,
-        icmp::{headers_len, quoted_len},
+        icmp::{ErrorHeader, headers_len, quoted_len},
     };
 
     /// 0 for a message with a valid checksum.
@@ -98,7 +98,8 @@ mod tests {
         let sum = frame.finalize_checksum(eth::END, quoted, sum, transport).unwrap();
         frame.resize(eth::END + quoted).unwrap();
         frame.insert(headers_len(v6)).unwrap();
-        frame.store_icmp_error(v6, eth::END, mtu, sum).unwrap();
+        let header = ErrorHeader::icmp_too_big(v6, mtu);
+        frame.store_icmp_error(v6, eth::END, header, sum).unwrap();
         (
             frame.bytes()[14..].to_vec(),
             packet[..usize::try_from(quoted).unwrap()].to_vec(),

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     abi::{NextHop, flow_entry::FlowEntry, service::FlowKey},
     maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit},
-    packet::{Packet, l4::L4Location},
+    packet::{Packet, icmp::ErrorHeader, l4::L4Location},
     verdict::DropReason,
 };
 
@@ -30,11 +30,13 @@ pub trait Subprograms: Packet + Sized {
     /// [`super::quoted_checksum::finalize_checksum`].
     fn finalize_checksum(&mut self, at: u32, quoted: u32, sum: u16, location: L4Location) -> Option<u16>;
     /// [`crate::packet::icmp::store_icmp_error`].
-    fn store_icmp_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()>;
+    fn store_icmp_error(&mut self, v6: bool, at: u32, header: ErrorHeader, sum: u16) -> Option<()>;
     /// [`super::icmp_too_big::write_return_encap`].
     fn write_return_encap<M: Maps>(&mut self, maps: &M, v6: bool, at: u32) -> Option<()>;
     /// [`super::icmp_too_big::reply_too_big`].
     fn reply_too_big<M: Maps>(&mut self, maps: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason>;
+    /// [`super::rejection::report_rejection`].
+    fn report_rejection<M: Maps>(&mut self, maps: &M) -> Option<()>;
     /// [`super::rewrite_outer`].
     fn rewrite_outer(&mut self, next_hop: &NextHop, v6: bool, backend_mask: u64) -> Option<()>;
     /// [`super::service::translate_service`].

@@ -15,7 +15,7 @@ use crate::{
         sample::TO_POD,
     },
     packet::ip,
-    verdict::{DropReason, Outcome, Verdict},
+    verdict::{DropReason, Verdict},
 };
 
 /// Passes a packet to the Pod, or drops it.
@@ -23,9 +23,9 @@ use crate::{
 pub fn to_pod<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match decide(packet, maps) {
         Ok(()) => Verdict::Pass,
-        Err(denial) => match denial.answer(packet) {
-            Ok(()) => Verdict::Deliver {
-                outcome: Outcome::Reset,
+        Err(denial) => match denial.answer(packet, maps) {
+            Ok(outcome) => Verdict::Deliver {
+                outcome,
                 ifindex: packet.ifindex(),
             },
             Err(reason) => Verdict::Drop(reason),

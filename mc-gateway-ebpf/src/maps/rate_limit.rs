@@ -36,6 +36,15 @@ impl RateLimiter for KernelMaps {
     }
 
     #[inline(always)]
+    fn allow_rejection(&self) -> bool {
+        let Some(bucket) = ICMP_LIMIT.get_ptr_mut(0) else {
+            return false;
+        };
+        // SAFETY: as above.
+        unsafe { rate_limit::take_spare_token(&mut *bucket, rate_limit::ICMP_ERRORS, self.now()) }
+    }
+
+    #[inline(always)]
     fn take_peer_token(&self, slot: u32, limit: PeerLimit) -> bool {
         let Some(limits) = PEER_LIMITS.get_ptr_mut(slot) else {
             return true;

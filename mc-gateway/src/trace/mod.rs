@@ -226,6 +226,11 @@ impl Trace<'_> {
                 "the loaded program agrees (it counted this packet in {})",
                 abi::OUTCOMES
             ));
+        } else if kernel.is_out_of_errors(verdict) {
+            self.lines.push(
+                "the loaded program drops the packet now: the rate limit of ICMP errors is exhausted"
+                    .to_owned(),
+            );
         } else {
             self.agree = false;
             self.lines.push(format!(
@@ -303,8 +308,23 @@ fn describe_verdict(program: Program, verdict: Verdict) -> (String, TraceResult)
         Verdict::Send {
             outcome: Outcome::Reset,
             ..
+        }
+        | Verdict::Deliver {
+            outcome: Outcome::Reset,
+            ..
         } => (
             "=> reset: a policy rejects the connection".to_owned(),
+            TraceResult::Dropped,
+        ),
+        Verdict::Send {
+            outcome: Outcome::Rejected,
+            ..
+        }
+        | Verdict::Deliver {
+            outcome: Outcome::Rejected,
+            ..
+        } => (
+            "=> rejected: a policy rejects the packet, an ICMP error answers it".to_owned(),
             TraceResult::Dropped,
         ),
         Verdict::Pass => (
@@ -351,5 +371,25 @@ mod tests {
             "{text}"
         );
         assert_eq!(result, TraceResult::Dropped);
+    }
+
+    #[test]
+    fn an_answer_of_a_policy_is_no_forwarded_packet() {
+        for outcome in [Outcome::Reset, Outcome::Rejected] {
+            let sent = Verdict::Send {
+                outcome,
+                ifindex: 3,
+                addressed: true,
+            };
+            for (program, verdict) in [
+                (Program::FromPod, sent),
+                (Program::ToPod, Verdict::Deliver { outcome, ifindex: 3 }),
+            ] {
+                let (text, result) = describe_verdict(program, verdict);
+                let start = format!("=> {}: a policy rejects", outcome.name());
+                assert!(text.starts_with(&start), "{text}");
+                assert_eq!(result, TraceResult::Dropped);
+            }
+        }
     }
 }

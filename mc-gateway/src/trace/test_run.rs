@@ -3,7 +3,7 @@
 use aya::TestRunOptions;
 use aya::programs::{SchedClassifier, TestRun as _};
 use bytes::Bytes;
-use mc_gateway_common::verdict::Verdict;
+use mc_gateway_common::verdict::{Outcome, Verdict};
 
 use super::TraceError;
 use crate::inspect::snapshot::Snapshot;
@@ -43,6 +43,18 @@ impl TestRunResult {
             }
         }
     }
+
+    /// Whether the program drops a packet that the verdict answers with an ICMP error: the rate limit, which the maps
+    /// of the model do not have, allows none.
+    pub(super) fn is_out_of_errors(&self, verdict: Verdict) -> bool {
+        let answers = match verdict {
+            Verdict::Send { outcome, .. } | Verdict::Deliver { outcome, .. } => {
+                matches!(outcome, Outcome::TooBig | Outcome::Rejected)
+            }
+            _ => false,
+        };
+        answers && self.action == TC_ACT_SHOT
+    }
 }
 
 /// Runs the pinned program on a frame. One at the device of a Pod finds that the node has received it.
@@ -77,7 +89,7 @@ pub(super) fn run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result
 
 #[cfg(test)]
 mod tests {
-    use mc_gateway_common::verdict::{DropReason, Outcome};
+    use mc_gateway_common::verdict::DropReason;
 
     use super::*;
 
@@ -98,5 +110,23 @@ mod tests {
         let dropped = Verdict::Drop(DropReason::NoRoute);
         assert!(result(TC_ACT_SHOT).agrees_with(dropped, &[9]));
         assert!(result(TC_ACT_UNSPEC).agrees_with(Verdict::Pass, &[1, 2]));
+    }
+
+    #[test]
+    fn a_dropped_packet_may_be_one_without_a_token() {
+        let result = |action| TestRunResult {
+            action,
+            bytes: Bytes::new(),
+        };
+        let answered = |outcome| Verdict::Deliver { outcome, ifindex: 3 };
+        for (outcome, expected) in [
+            (Outcome::Rejected, true),
+            (Outcome::TooBig, true),
+            (Outcome::Reset, false),
+        ] {
+            assert_eq!(result(TC_ACT_SHOT).is_out_of_errors(answered(outcome)), expected);
+            assert!(!result(TC_ACT_REDIRECT).is_out_of_errors(answered(outcome)));
+        }
+        assert!(!result(TC_ACT_SHOT).is_out_of_errors(Verdict::Pass));
     }
 }

@@ -43,6 +43,7 @@ struct Totals {
     sent: u64,
     delivered: u64,
     answered: u64,
+    rejected: u64,
     reflected: u64,
     verified: u64,
     /// Forwarded by the XDP program as well.
@@ -91,6 +92,14 @@ impl Totals {
                 ..
             } => &mut self.answered,
             Verdict::Send {
+                outcome: Outcome::Rejected,
+                ..
+            }
+            | Verdict::Deliver {
+                outcome: Outcome::Rejected,
+                ..
+            } => &mut self.rejected,
+            Verdict::Send {
                 outcome: Outcome::Reflect,
                 ..
             } => &mut self.reflected,
@@ -107,6 +116,7 @@ impl Totals {
         self.sent += other.sent;
         self.delivered += other.delivered;
         self.answered += other.answered;
+        self.rejected += other.rejected;
         self.reflected += other.reflected;
         self.verified += other.verified;
         self.by_xdp += other.by_xdp;
@@ -274,7 +284,7 @@ fn compare_state(kernel: &mut Kernel, tables: &MemoryMaps, context: &str) -> Flo
 fn verify(frame: &[u8], verdict: Verdict) -> Result<(), String> {
     let ip = &frame[14..];
     let path = match verdict {
-        Verdict::Send { outcome, .. } if outcome != Outcome::Reset => outcome,
+        Verdict::Send { outcome, .. } if !matches!(outcome, Outcome::Reset | Outcome::Rejected) => outcome,
         _ => return verify_ip(ip),
     };
     let header = verify_header(ip)?;
@@ -327,8 +337,8 @@ fn verify_header(ip: &[u8]) -> Result<Header, String> {
 fn verify_ip(ip: &[u8]) -> Result<(), String> {
     let header = verify_header(ip)?;
     let message = &ip[header.len..header.end];
-    let error =
-        header.proto == 1 && message.first() == Some(&3) || header.proto == 58 && message.first() == Some(&2);
+    let error = header.proto == 1 && message.first() == Some(&3)
+        || header.proto == 58 && matches!(message.first(), Some(1 | 2));
     let sum = match header.proto {
         _ if header.fragment => return Ok(()),
         6 | 58 if header.proto == 6 || error => l4_checksum(header.src, header.dst, header.proto, message),
@@ -389,13 +399,14 @@ fn differential() {
     }
     println!(
         "differential: {} packets, 0 differences: {} passed bit-identical, {} dropped, {} sent, {} delivered, \
-         {} ICMP errors, {} probes reflected, {} forwarded by XDP, too; {} with checksums recomputed; compared flow entries: {:?}; seed {seed}, {:.0} s",
+         {} ICMP errors, {} about rejected packets, {} probes reflected, {} forwarded by XDP, too; {} with checksums recomputed; compared flow entries: {:?}; seed {seed}, {:.0} s",
         all.packets,
         all.passed,
         all.dropped,
         all.sent,
         all.delivered,
         all.answered,
+        all.rejected,
         all.reflected,
         all.by_xdp,
         all.verified,
@@ -415,7 +426,13 @@ fn differential() {
         ("entered as a reply", all.flows.replies),
     ] {
         assert!(count > packets / 400, "only {count} packets were {what}");
-    } // One entry of a client in each batch, and few first fragments: the packets of these kinds are a small share.
+    }
+    assert!(
+        all.rejected > packets / 2_000,
+        "only {} packets were rejected",
+        all.rejected
+    );
+    // One entry of a client in each batch, and few first fragments: the packets of these kinds are a small share.
     let FlowTotals {
         unconfirmed,
         stack,

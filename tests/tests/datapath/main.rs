@@ -130,7 +130,13 @@ fn check_host(case: &Case) {
     let name = &case.name;
     match (&case.expect, case.expect.outcome()) {
         (Expect::Drop(reason), _) => assert_eq!(verdict, Verdict::Drop(*reason), "{name}"),
-        (Expect::Deliver(frame) | Expect::ErrorToHost(frame) | Expect::ResetToHost(frame), Some(outcome)) => {
+        (
+            Expect::Deliver(frame)
+            | Expect::ErrorToHost(frame)
+            | Expect::ResetToHost(frame)
+            | Expect::RejectedToHost(frame),
+            Some(outcome),
+        ) => {
             let ifindex = 1;
             assert_eq!(verdict, Verdict::Deliver { outcome, ifindex }, "{name}");
             assert_eq!(&bytes, frame, "{name}");
@@ -153,13 +159,14 @@ fn check_host(case: &Case) {
             | Expect::Transit(frame)
             | Expect::Reflect(frame)
             | Expect::Reset(frame)
+            | Expect::Rejected(frame)
             | Expect::ErrorThroughTunnel(frame),
             Some(outcome),
         ) => {
             let sent = Verdict::Send {
                 outcome,
                 ifindex: 1,
-                addressed: matches!(case.expect, Expect::Reset(_)),
+                addressed: matches!(case.expect, Expect::Reset(_) | Expect::Rejected(_)),
             };
             assert_eq!(verdict, sent, "{name}");
             assert_eq!(&bytes, frame, "{name}");
@@ -265,6 +272,12 @@ fn every_verdict_and_reachable_drop_reason_has_a_case() {
         cases
             .iter()
             .any(|case| matches!(case.expect, Expect::ResetToHost(_))),
+        cases
+            .iter()
+            .any(|case| matches!(case.expect, Expect::Rejected(_))),
+        cases
+            .iter()
+            .any(|case| matches!(case.expect, Expect::RejectedToHost(_))),
         cases
             .iter()
             .any(|case| matches!(case.expect, Expect::ErrorToHost(_))),

@@ -34,6 +34,7 @@ use mc_gateway_common::{
     },
     maps::{MemoryMaps, policy::PolicyMaps, service::ServiceMaps},
     packet::ip::is_v4,
+    rate_limit::ICMP_ERRORS,
     verdict::{DropReason, Event, Outcome},
 };
 use mc_tests::rng::Rng;
@@ -509,7 +510,7 @@ fn is_modelled(case: &Case) -> bool {
         && Kernel::accepts_frame(&case.frame)
         && tables.config.is_some()
         && tables.health.sent.is_empty()
-        && tables.icmp_limit.borrow().tokens != 0
+        && tables.icmp_limit.borrow().tokens > ICMP_ERRORS.burst / 2
         && tables.peers.values().all(|peer| peer.flags & PEER_ANTREA == 0)
 }
 

@@ -21,14 +21,14 @@ use mc_gateway_common::{
     },
     maps::MemoryMaps,
     packet::ip::{ICMP, ICMPV6, TCP, UDP},
-    verdict::DropReason,
+    verdict::{DropReason, Outcome},
 };
 use mc_tests::rng::Rng;
 
 use crate::{
     TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC,
     cases::{Program, from_underlay::delivered_mac},
-    fixture::MC0_MAC,
+    fixture::{self, MC0_MAC},
     kernel::Kernel,
     packets::{Ip, ethernet, tcp_syn, udp},
     pins::Pins,
@@ -111,8 +111,32 @@ fn frame(packet: &Packet) -> Vec<u8> {
     ethernet(MC0_MAC, mac, ip.ethertype(), &ip.bytes())
 }
 
-/// Actions and drop reasons of the programs.
-type Outcome = (u32, Option<DropReason>);
+/// The result of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    Passed,
+    Dropped(DropReason),
+    /// The answer to the sender leaves by a redirect.
+    Answered(Outcome),
+}
+
+impl Decision {
+    fn action(self) -> u32 {
+        match self {
+            Self::Passed => TC_ACT_UNSPEC,
+            Self::Dropped(_) => TC_ACT_SHOT,
+            Self::Answered(_) => TC_ACT_REDIRECT,
+        }
+    }
+
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Passed => None,
+            Self::Dropped(reason) => Some(reason.name()),
+            Self::Answered(outcome) => Some(outcome.name()),
+        }
+    }
+}
 
 /// The result for a packet, by the rules and the recorded exporters, and the rules that count it: the one that decides,
 /// and an audited one that would.
@@ -121,17 +145,15 @@ fn expected(
     selected: &BTreeSet<IpAddr>,
     program: Program,
     packet: &Packet,
-) -> (Outcome, Vec<RuleRef>) {
-    const PASSES: Outcome = (TC_ACT_UNSPEC, None);
-    let dropped = |reason| (TC_ACT_SHOT, Some(reason));
+) -> (Decision, Vec<RuleRef>) {
     if program == Program::FromRemote && !selected.contains(&packet.pod) {
-        return (PASSES, Vec::new());
+        return (Decision::Passed, Vec::new());
     }
     let exports = |clusters: &BTreeSet<String>| clusters.contains(SENDERS);
     let identity = match world.exporters.get(&packet.identity) {
         _ if program != Program::FromRemote => packet.identity,
         Some(clusters) if !exports(clusters) => {
-            return (dropped(DropReason::IdentityForged), Vec::new());
+            return (Decision::Dropped(DropReason::IdentityForged), Vec::new());
         }
         // The senders' cluster is not known to announce identities.
         None if packet.identity == IDENTITY_HOST && !world.exporters.values().any(exports) => {
@@ -141,11 +163,11 @@ fn expected(
     };
     let verdict = evaluate(&world.set, &Packet { identity, ..*packet });
     let outcome = match verdict.action {
-        VerdictAction::Allow | VerdictAction::Pass | VerdictAction::DefaultAllow => PASSES,
-        // The answer leaves by a redirect.
-        VerdictAction::Reject if packet.protocol == TCP => (TC_ACT_REDIRECT, None),
-        VerdictAction::Drop | VerdictAction::Reject => dropped(DropReason::Policy),
-        VerdictAction::UnknownIdentity => dropped(DropReason::IdentityUnknown),
+        VerdictAction::Allow | VerdictAction::Pass | VerdictAction::DefaultAllow => Decision::Passed,
+        VerdictAction::Reject if packet.protocol == TCP => Decision::Answered(Outcome::Reset),
+        VerdictAction::Reject => Decision::Answered(Outcome::Rejected),
+        VerdictAction::Drop => Decision::Dropped(DropReason::Policy),
+        VerdictAction::UnknownIdentity => Decision::Dropped(DropReason::IdentityUnknown),
     };
     (outcome, verdict.rule.into_iter().chain(verdict.audited).collect())
 }
@@ -197,7 +219,9 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     let (mut counted_packets, mut audited_packets) = (0, 0);
     let mut cache = DesiredCache::default();
     let mut results: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
-    let mut drops = kernel.counts().drops;
+    // Errors without a limit.
+    kernel.set_icmp_limit(&fixture::node());
+    let mut counts = kernel.counts();
     for number in 0..packets / u64::from(PACKETS_PER_SET) {
         let world = world(&mut rng);
         let (desired, _) =
@@ -224,7 +248,7 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
             .collect();
         for _ in 0..PACKETS_PER_SET {
             let (program, packet) = packet(&mut rng);
-            let ((wanted, reason), rules) = expected(&world, &selected, program, &packet);
+            let (wanted, rules) = expected(&world, &selected, program, &packet);
             let frame = frame(&packet);
             let action = kernel.run(program.name(), &frame).action;
             for rule in rules {
@@ -234,25 +258,27 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
                 counter.bytes += u64::try_from(frame.len()).expect("a length");
                 counted_packets += 1;
             }
-            if let Some(reason) = reason {
-                drops[reason as usize] += 1;
+            match wanted {
+                Decision::Passed => {}
+                Decision::Dropped(reason) => counts.drops[reason as usize] += 1,
+                Decision::Answered(outcome) => {
+                    let (packets, bytes) = &mut counts.paths[outcome as usize];
+                    *packets += 1;
+                    *bytes += u64::try_from(frame.len()).expect("a length");
+                }
             }
             let context = || {
                 format!(
-                    "seed {seed}, set {number}: {packet:?}: {reason:?}: {:#?}",
+                    "seed {seed}, set {number}: {packet:?}: {wanted:?}: {:#?}",
                     world.set.policies
                 )
             };
-            assert_eq!(action, wanted, "{}", context());
-            assert_eq!(kernel.counts().drops, drops, "{}", context());
+            assert_eq!(action, wanted.action(), "{}", context());
+            assert_eq!(kernel.counts(), counts, "{}", context());
             if packet.protocol != TCP {
                 kernel.clear_policy_flows();
             }
-            let result = match wanted {
-                TC_ACT_REDIRECT => Some("reset"),
-                _ => reason.map(DropReason::name),
-            };
-            *results.entry((program.name(), result)).or_default() += 1;
+            *results.entry((program.name(), wanted.name())).or_default() += 1;
         }
         let after = counters.read().expect("the counters");
         let ids: BTreeSet<u32> = after.keys().copied().collect();
@@ -279,14 +305,18 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     let of_all = [Program::FromRemote, Program::ToPod, Program::FromPod]
         .into_iter()
         .flat_map(|program| {
-            [None, Some(DropReason::Policy.name()), Some("reset")].map(|result| (program, result))
+            let answers = [Outcome::Reset, Outcome::Rejected].map(|outcome| Some(outcome.name()));
+            [None, Some(DropReason::Policy.name())]
+                .into_iter()
+                .chain(answers)
+                .map(move |result| (program, result))
         });
     let of_remote = of_remote.map(|(program, reason)| (program, reason.map(DropReason::name)));
     for (program, result) in of_all.chain(of_remote) {
         let result = (program.name(), result);
         let count = results.get(&result).copied().unwrap_or_default();
         assert!(
-            count > packets / 1_000,
+            count > packets / 2_000,
             "{result:?} occurs too rarely: {results:?}"
         );
     }

@@ -1,13 +1,20 @@
 //! Network policies at the devices of Pods: on packets between Pods of one cluster, and on those that Pods send.
 
-use std::{fs, net::Ipv4Addr};
+use std::{
+    fs,
+    net::{Ipv4Addr, UdpSocket},
+    time::Duration,
+};
 
+use mc_gateway_common::verdict::Outcome;
 use mc_tests::{
+    counters::Counters,
     netns::Netns,
     process::Process,
     topology::{Cluster, Place, Topology},
     wait::wait_for,
 };
+use nix::errno::Errno;
 use serde_json::json;
 
 use crate::{
@@ -25,6 +32,9 @@ pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 20);
 /// The first addresses of the nodes' ranges, which their Pods use as gateways.
 const NODE_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 1);
 const GATEWAY_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 1);
+
+/// Longest wait for the answer to a datagram.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Clusters whose agents enforce policies, a server in west, and more Pods there.
 pub(crate) struct Bed {
@@ -141,6 +151,26 @@ impl Bed {
         .expect("a reset");
     }
 
+    /// Each datagram is answered with an ICMP error, which a client sees at once. A long one from another cluster is
+    /// dropped: the kernel does not trim a packet that is marked as tunnelled.
+    fn check_unreachable(&self, client: &Netns, to: Ipv4Addr, what: &str) {
+        let outcomes = || Counters::read(&self.hosts.bpf_dir(Place::NodeWest)).expect("counters");
+        let rejected = || outcomes().outcomes[Outcome::Rejected.name()].packets;
+        let before = rejected();
+        for size in [1, 100, 520] {
+            let error = datagram_error(client, to, size);
+            assert_eq!(error, Some(Errno::EHOSTUNREACH), "{size} bytes from {what}");
+        }
+        let long = (what != "another cluster").then_some(Errno::EHOSTUNREACH);
+        assert_eq!(
+            datagram_error(client, to, 1_000),
+            long,
+            "a long datagram from {what}"
+        );
+        let answered = if long.is_some() { 4 } else { 3 };
+        assert_eq!(rejected() - before, answered, "{what}");
+    }
+
     /// Traces name the rule of [`CLIENTS_ONLY`] that decides, and agree with the programs.
     fn check_traces(&self, server: Ipv4Addr) {
         let (local, far, server) = (LOCAL.to_string(), FAR.to_string(), server.to_string());
@@ -175,16 +205,35 @@ impl Bed {
             ),
         ];
         for (args, code, words) in cases {
-            let out = self
-                .hosts
-                .run_agent(Place::NodeWest, &[&["trace"], args].concat())
-                .expect("trace");
-            let text =
-                String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-            assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
-            for word in words.iter().chain(&["program agrees"]) {
-                assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
-            }
+            self.check_trace(args, code, words);
+        }
+    }
+
+    /// A trace at the server's node has these words and this exit code, and agrees with the programs.
+    fn check_trace(&self, args: &[&str], code: i32, words: &[&str]) {
+        let out = self
+            .hosts
+            .run_agent(Place::NodeWest, &[&["trace"], args].concat())
+            .expect("trace");
+        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+        for word in words.iter().chain(&["program agrees"]) {
+            assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
+        }
+    }
+
+    /// Traces show the answers to packets that a rule rejects as such.
+    fn check_traces_of_answers(&self, server: Ipv4Addr) {
+        let (far, server) = (FAR.to_string(), server.to_string());
+        let east = Cluster::East.pod_ip().to_string();
+        for (protocol, answer) in [("tcp:8080", "=> reset"), ("udp:53", "=> rejected")] {
+            self.check_trace(
+                &[&far, &server, protocol, "--from", "pod"],
+                1,
+                &["in to_pod", answer],
+            );
+            let from_east: &[&str] = &[&east, &server, protocol, "--from", "gw-west", "--identity", "1"];
+            self.check_trace(from_east, 1, &["in from_remote", answer]);
         }
     }
 
@@ -219,6 +268,22 @@ impl Bed {
         names.sort();
         names
     }
+}
+
+/// The error that a connected socket gets after it has sent a datagram, if it gets one before the timeout.
+fn datagram_error(client: &Netns, to: Ipv4Addr, size: usize) -> Option<Errno> {
+    let error = client.enter(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((to, PORT))?;
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        socket.send(&vec![0; size])?;
+        Ok(socket.recv(&mut [0]).expect_err("no datagram"))
+    });
+    let error = error
+        .expect("a datagram")
+        .raw_os_error()
+        .expect("an error of the kernel");
+    Some(Errno::from_raw(error)).filter(|error| *error != Errno::EAGAIN)
 }
 
 /// Allows requests of clients in the own cluster to the server, and nothing else.
@@ -307,8 +372,10 @@ fn check_own_cluster(name: &str, bridge: bool) {
             bed.wait_passing(client, server, "the kubelet of the node");
         } else {
             bed.wait_refused(client, server, what);
+            bed.check_unreachable(client, server, what);
         }
     }
+    bed.check_traces_of_answers(server);
     fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
     bed.wait_passing(&bed.far, server, "no policy");
     wait_for("no programs at the devices of Pods", TIMEOUT, || {

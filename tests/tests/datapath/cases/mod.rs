@@ -15,6 +15,7 @@ mod pass;
 mod peer_secret;
 pub(crate) mod pods;
 pub(crate) mod probes;
+mod rejected;
 pub(crate) mod services;
 mod to_remote;
 
@@ -49,6 +50,10 @@ pub(crate) enum Expect {
     Reset(Vec<u8>),
     /// A reset delivered to the host's stack.
     ResetToHost(Vec<u8>),
+    /// An ICMP error about a rejected packet, sent out of a device.
+    Rejected(Vec<u8>),
+    /// An ICMP error about a rejected packet, delivered to the host's stack.
+    RejectedToHost(Vec<u8>),
     /// An ICMP error delivered to the host's stack.
     ErrorToHost(Vec<u8>),
     /// An ICMP error sent through the tunnel.
@@ -80,6 +85,7 @@ impl Expect {
             Self::Deliver(_) => Some(Outcome::Deliver),
             Self::Reflect(_) => Some(Outcome::Reflect),
             Self::Reset(_) | Self::ResetToHost(_) => Some(Outcome::Reset),
+            Self::Rejected(_) | Self::RejectedToHost(_) => Some(Outcome::Rejected),
             Self::ErrorToHost(_) | Self::ErrorThroughTunnel(_) => Some(Outcome::TooBig),
             Self::Consume { .. } => Some(Outcome::ProbeReply),
             Self::KernelDecap { outcome, .. } => Some(*outcome),
@@ -119,6 +125,7 @@ pub(crate) fn all() -> Vec<Case> {
     peer_secret::cases(&mut cases);
     from_remote::cases(&mut cases);
     pods::cases(&mut cases);
+    rejected::cases(&mut cases);
     kernel_decap::cases(&mut cases);
     cases
 }

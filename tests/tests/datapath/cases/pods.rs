@@ -121,7 +121,7 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
     }
 }
 
-/// The first segment of a rejected connection is answered, anything else is dropped.
+/// The first segment of a rejected connection is answered with a reset.
 fn rejected(shape: Shape, half: u32, cases: &mut Vec<Case>) {
     let mut push = |what: &str, program: Program, packet: &Ip, expect: fn(Vec<u8>) -> Expect| {
         let received = frame(packet);
@@ -143,39 +143,6 @@ fn rejected(shape: Shape, half: u32, cases: &mut Vec<Case>) {
     push("a rejected port", Program::ToPod, &to, Expect::ResetToHost);
     let from = checked(POD_NODE, STRANGER);
     push("a rejected port", Program::FromPod, &from, Expect::Reset);
-    let dropped = |_| Expect::Drop(Policy);
-    let datagram = packet(shape, FREE, POD_NODE, UDP, udp(7, 82, b"no sequence number"));
-    push("a rejected datagram", Program::ToPod, &datagram, dropped);
-    let mut longer = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
-    // Payload (RFC 7413), and a data offset beyond the segment.
-    let mut payload = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
-    payload.payload.extend(b"xyxy");
-    push(
-        "a rejected segment with payload",
-        Program::ToPod,
-        &payload,
-        dropped,
-    );
-    longer.payload[12] = 0x60;
-    push(
-        "a rejected segment with a wrong data offset",
-        Program::ToPod,
-        &longer,
-        dropped,
-    );
-    if !shape.inner_v6 {
-        let mut options = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
-        options.options = vec![1; 4];
-        push(
-            "a rejected segment behind options",
-            Program::ToPod,
-            &options,
-            dropped,
-        );
-        let mut first = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
-        first.frags = 0x2000;
-        push("a rejected first fragment", Program::ToPod, &first, dropped);
-    }
 }
 
 /// A segment that a rule drops.

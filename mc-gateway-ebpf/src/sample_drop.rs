@@ -1,4 +1,4 @@
-//! The subprogram that samples dropped packets.
+//! The subprogram that samples dropped packets, and those that an audited rule would drop.
 
 use crate::{context::__sk_buff, maps};
 

@@ -97,8 +97,8 @@ pub trait Packet: Frame {
     /// Keeps the ID of the policy rule that decides on the packet beside it, for a sample of the drop; 0 for none.
     fn set_rule(&self, rule: u32);
 
-    /// Samples a packet that an audited rule would drop, if `program` did not let it pass. Replaces the rule of
-    /// [`Self::set_rule`].
+    /// Samples a packet that passes the program of this number in samples, although an audited rule would drop it.
+    /// Replaces the rule of [`Self::set_rule`].
     fn sample_audited(&self, rule: u32, program: u32);
 
     /// Truncates the frame to `len` bytes. A GSO packet becomes an ordinary packet.

@@ -12,7 +12,7 @@ use super::identity_classes::{IdentityClasses, LabelPeer};
 use super::model::{Direction, ICMP, ICMPV6, PROTOCOLS, PolicySet};
 use super::numbers::Numbers;
 use super::order::{EnforcedRule, RulePeer, enforced_rules};
-use super::port_prefixes::{PortPrefix, flatten, split};
+use super::port_prefixes::{PortPrefix, flatten, icmp_ports, split};
 use super::selection::{LabelledPod, applies_to, by_address, identities, namespaces};
 use super::tables::{
     Dimension, OTHER_PROTOCOL, PodSets, RuleKey, RuleValue, SetInfo, Tables, UNMATCHED_CLASS,
@@ -322,8 +322,7 @@ impl<'a> Compiler<'a> {
                     ranges.extend(named);
                 }
                 Service::Icmp { kind, code } => {
-                    let first = u16::from_be_bytes([kind.unwrap_or(0), code.unwrap_or(0)]);
-                    let last = u16::from_be_bytes([kind.unwrap_or(u8::MAX), code.unwrap_or(u8::MAX)]);
+                    let (first, last) = icmp_ports(*kind, *code).into_inner();
                     ranges.extend([ICMP, ICMPV6].map(|protocol| PortRange::new(protocol, first, last)));
                 }
             }

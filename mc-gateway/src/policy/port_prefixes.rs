@@ -1,9 +1,16 @@
 //! Ports as prefixes.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// A prefix of port numbers: its first port and its length.
 pub(super) type PortPrefix = (u16, u8);
+
+/// The ports that stand for messages of ICMP with this type and code, `type << 8 | code`; `None` for any.
+pub(super) fn icmp_ports(kind: Option<u8>, code: Option<u8>) -> RangeInclusive<u16> {
+    let port = |any| u16::from_be_bytes([kind.unwrap_or(any), code.unwrap_or(any)]);
+    port(0)..=port(u8::MAX)
+}
 
 /// The first port of the prefix of this length that contains `port`.
 pub(super) fn mask(port: u16, bits: u8) -> u16 {

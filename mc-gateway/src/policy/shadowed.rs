@@ -11,6 +11,7 @@ use mc_api::network_policy::{Action, IpBlock, L4Protocol, Rule, Service};
 
 use super::model::{Direction, Mode, PolicySet};
 use super::order::{EnforcedRule, RulePeer, ordered_rules};
+use super::port_prefixes::icmp_ports;
 use super::selection::{LabelledPod, applies_to, by_address, namespaces};
 use crate::objects::FieldError;
 
@@ -125,11 +126,7 @@ fn services_overlap(one: &Service, other: &Service) -> bool {
 fn ports(service: &Service) -> Option<(Option<L4Protocol>, RangeInclusive<u16>)> {
     match service {
         Service::Unsupported => None,
-        Service::Icmp { kind, code } => {
-            let first = u16::from_be_bytes([kind.unwrap_or(0), code.unwrap_or(0)]);
-            let last = u16::from_be_bytes([kind.unwrap_or(u8::MAX), code.unwrap_or(u8::MAX)]);
-            Some((None, first..=last))
-        }
+        Service::Icmp { kind, code } => Some((None, icmp_ports(*kind, *code))),
         Service::Ports {
             protocol,
             first,

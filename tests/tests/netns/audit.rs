@@ -47,20 +47,12 @@ fn check_traces(bed: &Bed, server: Ipv4Addr) {
     let allowed = "ClusterNetworkPolicy clients-only spec.ingress[0] would decide: Allow (audit)";
     let dropped = "ClusterNetworkPolicy clients-only spec.ingress[1] would decide: Drop (audit)";
     for (sender, rule) in [(FAR, allowed), (LOCAL, dropped)] {
-        let args = [
-            "trace",
-            &sender.to_string(),
-            &server.to_string(),
-            "tcp:8080",
-            "--from",
-            "pod",
-        ];
-        let out = bed.hosts.run_agent(Place::NodeWest, &args).expect("trace");
-        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(0), "{text}");
-        for word in [rule, "=> pass", "program agrees"] {
-            assert!(text.contains(word), "no {word} in\n{text}");
-        }
+        let (sender, server) = (sender.to_string(), server.to_string());
+        bed.check_trace(
+            &[&sender, &server, "tcp:8080", "--from", "pod"],
+            0,
+            &[rule, "=> pass"],
+        );
     }
 }
 

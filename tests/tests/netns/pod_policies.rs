@@ -210,7 +210,7 @@ impl Bed {
     }
 
     /// A trace at the server's node has these words and this exit code, and agrees with the programs.
-    fn check_trace(&self, args: &[&str], code: i32, words: &[&str]) {
+    pub(crate) fn check_trace(&self, args: &[&str], code: i32, words: &[&str]) {
         let out = self
             .hosts
             .run_agent(Place::NodeWest, &[&["trace"], args].concat())

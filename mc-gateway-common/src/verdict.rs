@@ -160,11 +160,17 @@ pub enum DropReason {
     ///
     /// Harmless in small numbers while Pods start. Otherwise see the agent's log, and `inspect policies`.
     PolicyPod = 42,
+    /// A new flow from another cluster to a Service that the gateway leaves to the service proxy, which hides the
+    /// sender from the policies that select a Pod of the Service.
+    ///
+    /// The agent's log names the Service: use the Pods' addresses (endpoint type `PodIP`), a Service that gateways
+    /// translate, or policies that do not select its Pods.
+    IdentityLost = 43,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -203,6 +209,7 @@ impl DropReason {
         Self::IdentityUnknown,
         Self::IdentityForged,
         Self::PolicyPod,
+        Self::IdentityLost,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -247,6 +254,7 @@ impl DropReason {
             40 => Self::IdentityUnknown,
             41 => Self::IdentityForged,
             42 => Self::PolicyPod,
+            43 => Self::IdentityLost,
             _ => Self::NotConfigured,
         }
     }
@@ -293,6 +301,7 @@ impl DropReason {
             Self::IdentityUnknown => "identity-unknown",
             Self::IdentityForged => "identity-forged",
             Self::PolicyPod => "policy-pod",
+            Self::IdentityLost => "identity-lost",
         }
     }
 }

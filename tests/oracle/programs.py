@@ -202,6 +202,7 @@ class Run:
                 backend = self.world.backends.get(backend_id)
                 if backend is None:
                     to_stack = True
+                    received.has_policy = 0
                     self.events.add("service-to-stack")
                 elif backend.group != 0:
                     if received.outer.ttl <= 1:

@@ -34,6 +34,7 @@ class Gateway:
             backend = self.world.backends.get(entry[0])
             if backend is None or backend.group == 0:
                 entry = self.check_here(flow.key, entry)
+                self.check_sender_known(flow.key, id_of(entry), flow.protocol != ip.TCP)
         return id_of(entry), isinstance(entry, tuple)
 
     def select_for_packet(self, packet, v6, flow):
@@ -149,10 +150,19 @@ class Gateway:
             chosen = self.in_table(service, key, 0)
         return chosen if chosen in self.world.backends else STACK
 
-    def not_exported(self):
-        if self.world.all_services:
-            return STACK
-        raise Drop("not-exported")
+    def not_exported(self, starts=False):
+        if not self.world.all_services:
+            raise Drop("not-exported")
+        if starts and self.world.identity_lost:
+            raise Drop("identity-lost")
+        return STACK
+
+    def check_sender_known(self, key, backend_id, starts):
+        """The service proxy hides the sender of a new flow from policies that select a Pod of the Service."""
+        _, _, address, port, protocol = key
+        service = self.world.services[address, port, protocol]
+        if starts and service.identity_lost and self.world.backends.get(backend_id) is None:
+            raise Drop("identity-lost")
 
     def select_for_error(self, packet, v6, flow):
         """The error is for the backend of the quoted packet, which is from the Service."""
@@ -161,14 +171,22 @@ class Gateway:
             raise Drop("inner-malformed")
         if quote.source != flow.destination or not quote.has_ports:
             return self.not_exported()
-        return self.select_for_flow(quote.reverse_key, False, quote.continues and quote.protocol == ip.TCP)
+        return self.select_for_flow(quote.reverse_key, False, quote.continues and quote.protocol == ip.TCP, True)
 
-    def select_for_flow(self, key, opens, continues):
+    def select_for_flow(self, key, opens, continues, is_answer=False):
         """The entry of a flow, None for the stack. The packet opens a connection, or continues one without a fragment."""
         _, _, address, port, protocol = key
+        starts = opens or protocol != ip.TCP and not is_answer
         service = self.world.services.get((address, port, protocol))
         if service is None:
-            return self.not_exported()
+            return self.not_exported(starts)
+        entry = self.entry_of_flow(service, key, opens, continues)
+        if entry is STACK:
+            self.check_sender_known(key, STACK, starts)
+        return entry
+
+    def entry_of_flow(self, service, key, opens, continues):
+        _, _, _, _, protocol = key
         has_entry = self.state.has("flows", key)
         entry = self.state.get("flows", key) if has_entry else 0
         known = id_of(entry)
@@ -189,7 +207,7 @@ class Gateway:
         if chosen is STACK:
             if unconfirmed:
                 return (STACK, 0)
-            if opens and not (has_entry and known is STACK):
+            if opens and not service.identity_lost and not (has_entry and known is STACK):
                 self.state.set("flows", key, STACK)
             return STACK
         new = (chosen, 0) if unconfirmed else chosen

@@ -63,6 +63,7 @@ class World:
         self.vxlan = data["vxlan"]
         self.udp_checksum = data["udp_checksum"]
         self.all_services = data["all_services"]
+        self.identity_lost = data["identity_lost"]
         self.fixed_dscp = data["fixed_dscp"]
         self.backends_here = data["backends_here"]
         self.port = data["port"]

@@ -143,8 +143,10 @@ pub struct RuleKey {
     pub dimension: u8,
     /// TCP, UDP, SCTP, ICMP, `ICMPv6` or [`PROTO_OTHER`].
     pub proto: u8,
+    /// Always 0. Padding of three bytes would be cleared by a call of `memset` for each key.
+    pub pad: u8,
     /// Always 0.
-    pub pad: [u8; 3],
+    pub pad_to_port: u16,
     /// Port of the destination, or type and code of an ICMP message, in network order.
     pub port: [u8; 2],
 }

@@ -54,6 +54,10 @@ pub const SERVICE_STACK: u32 = 1 << 1;
 /// opened by another gateway while one of them was the present table.
 pub const SERVICE_PAST: u32 = 1 << 2;
 
+/// [`Service::flags`], with [`SERVICE_STACK`]: policies select a Pod of the Service for ingress, and the service proxy
+/// would hide the sender from them. New flows are dropped.
+pub const SERVICE_IDENTITY_LOST: u32 = 1 << 3;
+
 /// [`Service::flags`]: the time-out of [`SERVICE_AFFINITY`] in seconds is above this bit. 0 is none: the affinity lasts
 /// as long as the entry of the client.
 pub const SERVICE_TIMEOUT_SHIFT: u32 = 8;
@@ -96,7 +100,8 @@ impl ServiceKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Service {
-    /// [`SERVICE_AFFINITY`], [`SERVICE_STACK`], [`SERVICE_PAST`], [`SERVICE_TIMEOUT_SHIFT`].
+    /// [`SERVICE_AFFINITY`], [`SERVICE_STACK`], [`SERVICE_PAST`], [`SERVICE_IDENTITY_LOST`],
+    /// [`SERVICE_TIMEOUT_SHIFT`].
     pub flags: u32,
     /// Backends in the lookup table.
     pub backends: u32,

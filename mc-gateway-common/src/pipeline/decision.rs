@@ -258,6 +258,12 @@ impl PackedDecision {
         Self(self.0 & !KIND_MASK | DELIVER)
     }
 
+    /// Delivery into the stack, for a service proxy that changes the destination: no policy selects a Pod behind it.
+    #[inline(always)]
+    pub(crate) const fn into_service_proxy(self) -> Self {
+        Self(self.without_service_step().0 & !(1 << POLICY_SHIFT))
+    }
+
     /// Whether the packet of a [`Decision::Service`] may open a connection.
     #[inline(always)]
     pub(crate) const fn may_open_connection(self) -> bool {
@@ -343,6 +349,8 @@ mod tests {
             if let Decision::Service(step, info) = decision {
                 prop_assert_eq!(packed.service_step(), Some(step));
                 prop_assert_eq!(packed.without_service_step().unpack(), Decision::Deliver(info));
+                let proxied = Decision::Deliver(DeliveryInfo { policy: 0, ..info });
+                prop_assert_eq!(packed.into_service_proxy().unpack(), proxied);
                 prop_assert_eq!(packed.may_open_connection(), info.return_group != 0);
             }
         }

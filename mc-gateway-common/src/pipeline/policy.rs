@@ -194,7 +194,8 @@ fn first_rule<M: Maps>(
         half,
         dimension,
         proto,
-        pad: [0; 3],
+        pad: 0,
+        pad_to_port: 0,
         port,
     };
     let by_identity = maps.policy_rule(&key(DIMENSION_IDENTITY, identity));

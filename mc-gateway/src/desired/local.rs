@@ -415,6 +415,12 @@ impl LocalCluster {
         self.own.pod_cidrs.clone()
     }
 
+    /// The Pod CIDRs of all Nodes.
+    pub(super) fn pod_cidrs(&self) -> BTreeSet<IpNet> {
+        let nodes = std::iter::once(&self.own).chain(&self.other_nodes);
+        nodes.flat_map(|node| node.pod_cidrs.iter().copied()).collect()
+    }
+
     /// Unused addresses that are routed to this Node.
     pub(super) fn fallback_addrs(&self, lookup: PodLookup) -> SourceAddrs {
         let reserved = self.own.reserved.iter().map(IpNet::addr).collect();

@@ -33,11 +33,13 @@ use thiserror::Error;
 use crate::config::{PodLookup, Secrets};
 use crate::objects::{FieldError, NodeInfo, Objects};
 use crate::peer_secret::PublicKey;
+use crate::policy::HiddenEndpoints;
 pub use antrea::AntreaInterop;
 use builder::Builder;
 pub use cache::DesiredCache;
 pub use established::Established;
 use remote::Remote;
+use services::Services;
 pub use source_addrs::SourceAddrs;
 pub use state::{DesiredState, Masquerade, NextHop, NextHopGroup, Peer, PrefixRoute};
 
@@ -134,7 +136,16 @@ pub fn compute(
         &mut cache.identities,
         &mut rejected,
     );
-    desired.policies = cache.policies.update(objects, me, &mut rejected);
+    let services = desired.services.as_deref();
+    let hidden = HiddenEndpoints {
+        addrs: services.map(Services::proxied_endpoints).unwrap_or_default(),
+        pod_cidrs: cluster.pod_cidrs(),
+    };
+    desired.policies = cache.policies.update(objects, me, hidden, &mut rejected);
+    let protected = &desired.policies.protected.addrs;
+    if let Some(services) = desired.services.as_mut().filter(|_| !protected.is_empty()) {
+        rejected.extend(Arc::make_mut(services).close_hidden(protected));
+    }
     desired.published_key = cluster.key(&me.node_name);
     rejected.sort();
     Ok((desired, rejected))

@@ -25,8 +25,8 @@ use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
-    ContainerPort, Dimension, Identity, LocalPod, Mode, PodSets, PolicySet, RuleKey, RuleValue, ServicePeer,
-    ServicePeerPort, SetInfo, Tables, compile, shadowed,
+    ContainerPort, Dimension, HiddenEndpoints, Identity, LocalPod, Mode, PodSets, PolicySet, ProtectedPods,
+    RuleKey, RuleValue, ServicePeer, ServicePeerPort, SetInfo, Tables, compile, protected_pods, shadowed,
 };
 use crate::policy_objects::{PolicyObjects, SliceEndpoints};
 use crate::policy_report;
@@ -44,6 +44,8 @@ pub struct NodePolicies {
     pub pods: Arc<BTreeSet<IpAddr>>,
     /// Whether the packets of the own cluster are policed as well, at the devices of the Pods.
     pub polices_cluster: bool,
+    /// The Pods behind Services that are left to the service proxy and that policies protect; gateways only.
+    pub protected: Arc<ProtectedPods>,
     /// The report to the controllers; none while policies are not enforced.
     pub report: Option<Arc<NodePolicyStatusSpec>>,
 }
@@ -68,6 +70,7 @@ struct Inputs {
     clusters: BTreeSet<String>,
     /// Pod CIDRs of other clusters.
     remote_pods: Vec<IpNet>,
+    hidden: HiddenEndpoints,
 }
 
 impl NodePolicies {
@@ -84,6 +87,7 @@ impl PolicyCache {
         &mut self,
         objects: &Objects,
         me: &LocalNode,
+        hidden: HiddenEndpoints,
         rejected: &mut Vec<FieldError>,
     ) -> NodePolicies {
         let Some(mode) = objects.policy_mode else {
@@ -110,6 +114,7 @@ impl PolicyCache {
                 && inputs.cluster_pods == cluster_pods
                 && inputs.clusters == clusters
                 && inputs.remote_pods == remote_pods
+                && inputs.hidden == hidden
         });
         if !is_current {
             let inputs = Inputs {
@@ -121,6 +126,7 @@ impl PolicyCache {
                 cluster_pods,
                 clusters,
                 remote_pods,
+                hidden,
             };
             (self.policies, self.rejected) = compute(&inputs, me);
             self.inputs = Some(inputs);
@@ -199,6 +205,7 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
         rules: Arc::new(compiled.names),
         tables: Arc::new(compiled.entries),
         polices_cluster: mode == Mode::All,
+        protected: Arc::new(protected_pods(&set, &inputs.hidden)),
         report: Some(Arc::new(report)),
     };
     (policies, rejected)

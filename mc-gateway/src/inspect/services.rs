@@ -3,7 +3,8 @@
 use mc_gateway_common::abi::affinity::AffinityEntry;
 use mc_gateway_common::abi::flow_entry::FlowEntry;
 use mc_gateway_common::abi::service::{
-    BACKEND_READY, Backend, FLOW_OF_STACK, Maglev, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey,
+    BACKEND_READY, Backend, FLOW_OF_STACK, Maglev, SERVICE_AFFINITY, SERVICE_IDENTITY_LOST, SERVICE_STACK,
+    ServiceKey,
 };
 use serde_json::{Value, json};
 
@@ -62,14 +63,18 @@ pub(super) fn services(snapshot: &Snapshot) -> Table {
         .services
         .iter()
         .filter(|(_, service)| service.flags & SERVICE_STACK != 0);
-    let proxied = proxied.map(|(key, _)| {
+    let proxied = proxied.map(|(key, service)| {
         let mut row = vec![Value::Null; COLUMNS.len()];
         let known = [
             json!(format_endpoint(&key.addr, key.port)),
             json!(protocol_name(key.proto.into())),
             Value::Null,
             Value::Null,
-            json!("service proxy"),
+            json!(if service.flags & SERVICE_IDENTITY_LOST == 0 {
+                "service proxy"
+            } else {
+                "identity-lost"
+            }),
         ];
         for (cell, value) in row.iter_mut().zip(known) {
             *cell = value;

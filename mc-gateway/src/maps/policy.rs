@@ -296,7 +296,8 @@ fn rule_key(prefix: &RulePrefix, half: u32) -> Key<RuleKey> {
         half: u8::from(half != 0),
         dimension: prefix.dimension,
         proto: prefix.proto,
-        pad: [0; 3],
+        pad: 0,
+        pad_to_port: 0,
         port: prefix.port.to_be_bytes(),
     };
     Key::new(RULE_BITS.saturating_add(prefix.bits.into()), data)

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use mc_gateway_common::abi::service::{
-    Backend, Maglev, SERVICE_AFFINITY, SERVICE_PAST, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service,
-    ServiceKey,
+    Backend, Maglev, SERVICE_AFFINITY, SERVICE_IDENTITY_LOST, SERVICE_PAST, SERVICE_STACK,
+    SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
 };
 
 use super::maglev_tables::MaglevTables;
@@ -172,6 +172,7 @@ pub(super) fn plan(
         let to = Some(Service {
             flags: affinity_flags(service.affinity)
                 | flag(service.stack, SERVICE_STACK)
+                | flag(service.identity_lost, SERVICE_IDENTITY_LOST)
                 | flag(has_past, SERVICE_PAST),
             backends: u32::try_from(service.backends.len()).unwrap_or(u32::MAX),
         });
@@ -274,13 +275,14 @@ mod tests {
                 })
                 .collect(),
             endpoints: BTreeMap::new(),
+            proxied: BTreeMap::new(),
             services: ports
                 .iter()
                 .map(|(port, (affinity, ids))| {
                     let service = services::Service {
                         affinity: *affinity,
                         backends: ids.iter().map(|id| u64::from(*port) << 8 | id).collect(),
-                        stack: false,
+                        ..services::Service::default()
                     };
                     (key(*port), service)
                 })

@@ -11,6 +11,7 @@ mod address_classes;
 pub mod compile;
 mod destinations;
 pub mod evaluate;
+pub mod hidden;
 mod identity_classes;
 pub mod look_up;
 pub mod model;
@@ -25,6 +26,7 @@ mod tests;
 
 pub use compile::compile;
 pub use evaluate::evaluate;
+pub use hidden::{HiddenEndpoints, ProtectedPods, protected_pods};
 pub use look_up::look_up;
 pub use model::{
     ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer,

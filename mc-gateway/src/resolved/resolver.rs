@@ -113,7 +113,12 @@ pub fn resolve(
             [0; 6]
         },
         decap_test_ms: settings.decap_test_ms,
-        flags: flags(desired.gateway, *tunnel, settings.exposure),
+        flags: flags(
+            desired.gateway,
+            *tunnel,
+            settings.exposure,
+            desired.policies.protected.any,
+        ),
         port: tunnel.port,
         tos: match tunnel.dscp {
             Dscp::Inherit => 0,
@@ -405,13 +410,14 @@ fn groups(desired: &DesiredState, next_hops: &BTreeMap<u32, abi::NextHop>) -> BT
 }
 
 /// `CONFIG_*` of a node.
-fn flags(gateway: bool, tunnel: Tunnel, exposure: Exposure) -> u32 {
+fn flags(gateway: bool, tunnel: Tunnel, exposure: Exposure, protects_pods: bool) -> u32 {
     [
         (gateway, abi::CONFIG_GATEWAY),
         (tunnel.format == EncapFormat::Vxlan, abi::CONFIG_VXLAN),
         (tunnel.udp_checksum, abi::CONFIG_UDP_CHECKSUM),
         (tunnel.dscp != Dscp::Inherit, abi::CONFIG_DSCP_FIXED),
         (exposure.all_services, abi::CONFIG_ALL_SERVICES),
+        (exposure.all_services && protects_pods, abi::CONFIG_IDENTITY_LOST),
     ]
     .into_iter()
     .filter(|(on, _)| *on)

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::abi::service::{
-    BACKEND_READY, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, ServiceKey,
+    BACKEND_READY, SERVICE_AFFINITY, SERVICE_IDENTITY_LOST, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, ServiceKey,
 };
 use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, MacMatch, Prefix, SourceMac};
 use mc_gateway_common::liveness::State;
@@ -138,8 +138,11 @@ fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
 
 /// Decisions on a packet to a Service of this cluster.
 fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mut Vec<String>) {
-    let open = snapshot.contents.config.flags & abi::CONFIG_ALL_SERVICES != 0;
-    let not_exported = if open {
+    let exposure = snapshot.contents.config.flags;
+    let not_exported = if exposure & abi::CONFIG_IDENTITY_LOST != 0 {
+        "all Services are exposed, but the service proxy would hide the sender from policies: new flows are dropped \
+         (identity-lost)"
+    } else if exposure & abi::CONFIG_ALL_SERVICES != 0 {
         "all Services are exposed: delivered to this node's stack on mc0"
     } else {
         "only exported Services are reachable: dropped (not-exported)"
@@ -171,6 +174,12 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
         ));
         return;
     };
+    if service.flags & SERVICE_IDENTITY_LOST != 0 {
+        let text = "the destination is an exported Service that is left to the service proxy, which would hide the \
+                    sender from the policies for its Pods: new flows are dropped (identity-lost)";
+        lines.push(text.to_owned());
+        return;
+    }
     if service.flags & SERVICE_STACK != 0 {
         let text = "the destination is an exported Service without backends in the maps: delivered to this node's \
                     stack on mc0, for the service proxy";

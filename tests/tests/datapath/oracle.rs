@@ -18,9 +18,9 @@ use std::{
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, Addr, CONFIG_ALL_SERVICES,
-        CONFIG_BACKENDS, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, CONFIG_VXLAN, LinkAddresses, PEER_ANTREA,
-        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_BACKENDS,
-        PREFIX_POLICY, SourceMac, V4_PREFIX_BITS,
+        CONFIG_BACKENDS, CONFIG_DSCP_FIXED, CONFIG_IDENTITY_LOST, CONFIG_UDP_CHECKSUM, CONFIG_VXLAN,
+        LinkAddresses, PEER_ANTREA, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED,
+        PREFIX_BACKENDS, PREFIX_POLICY, SourceMac, V4_PREFIX_BITS,
         affinity::AffinityEntry,
         flow_entry::FlowEntry,
         policy::{
@@ -28,8 +28,8 @@ use mc_gateway_common::{
             POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS, RULE_REJECT,
         },
         service::{
-            BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY, SERVICE_PAST,
-            SERVICE_STACK, SERVICE_TIMEOUT_SHIFT,
+            BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY,
+            SERVICE_IDENTITY_LOST, SERVICE_PAST, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT,
         },
     },
     maps::{MemoryMaps, policy::PolicyMaps, service::ServiceMaps},
@@ -163,6 +163,7 @@ fn world_json(tables: &MemoryMaps) -> Value {
     json!({
         "configured": config.abi == ABI_VERSION, "vxlan": flag(CONFIG_VXLAN),
         "udp_checksum": flag(CONFIG_UDP_CHECKSUM), "all_services": flag(CONFIG_ALL_SERVICES),
+        "identity_lost": flag(CONFIG_IDENTITY_LOST),
         "fixed_dscp": if flag(CONFIG_DSCP_FIXED) { Some(config.tos) } else { None },
         "backends_here": flag(CONFIG_BACKENDS), "port": config.port, "mac": hex(&config.mc0_mac),
         "tunnel_mac": hex(&config.tunnel_mac),
@@ -262,6 +263,7 @@ fn services_json(maps: &ServiceMaps) -> Vec<Value> {
                 "has_past": service.flags & SERVICE_PAST != 0,
                 "affinity": service.flags & SERVICE_AFFINITY != 0,
                 "timeout": service.flags >> SERVICE_TIMEOUT_SHIFT, "stack": service.flags & SERVICE_STACK != 0,
+                "identity_lost": service.flags & SERVICE_IDENTITY_LOST != 0,
             })
         })
         .collect()
@@ -397,7 +399,7 @@ fn counters_json(before: &Counts, after: &Counts) -> Value {
 fn tables(world: World, shape: Shape, random: &mut Rng) -> MemoryMaps {
     let mut tables = world.tables(shape);
     let config = tables.config.as_mut().expect("a configuration");
-    for flag in [CONFIG_UDP_CHECKSUM, CONFIG_ALL_SERVICES] {
+    for flag in [CONFIG_UDP_CHECKSUM, CONFIG_ALL_SERVICES, CONFIG_IDENTITY_LOST] {
         if random.one_in(2) {
             config.flags |= flag;
         }
@@ -407,6 +409,11 @@ fn tables(world: World, shape: Shape, random: &mut Rng) -> MemoryMaps {
         config.tos = random.next_u64() as u8 & 0xfc;
     }
     config.hop_limit = *random.pick(&[0, 0, 17]);
+    for service in tables.services.services.values_mut() {
+        if service.flags & SERVICE_STACK != 0 && random.one_in(2) {
+            service.flags |= SERVICE_IDENTITY_LOST;
+        }
+    }
     if random.one_in(2) {
         resolve_neighbors(&mut tables);
     }

@@ -18,6 +18,7 @@ mod closed;
 mod egress_policies;
 mod families;
 mod faults;
+mod hidden_senders;
 mod host_changes;
 mod host_clients;
 mod identities;

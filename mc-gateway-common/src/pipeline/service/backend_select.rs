@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     abi::{
-        CONFIG_ALL_SERVICES, SourceMac,
+        CONFIG_ALL_SERVICES, CONFIG_IDENTITY_LOST, SourceMac,
         affinity::AffinityEntry,
         flow_entry::FlowEntry,
         service::{
             BACKEND_ID_BITS, BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, MAGLEV_ENTRIES,
-            MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_PAST, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service,
-            ServiceKey,
+            MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_IDENTITY_LOST, SERVICE_PAST, SERVICE_STACK,
+            SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
         },
     },
     maps::{Maps, rate_limit::PeerLimit},
@@ -33,6 +33,8 @@ const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add
 const NOT_EXPORTED: u64 = 2 << BACKEND_ID_BITS;
 /// [`flow_backend_id`] of a new flow beyond the limit of its peer, as [`NOT_EXPORTED`].
 const LIMITED: u64 = 4 << BACKEND_ID_BITS;
+/// [`flow_backend_id`] of a new flow that the service proxy would hide from policies, as [`NOT_EXPORTED`].
+const IDENTITY_LOST: u64 = 6 << BACKEND_ID_BITS;
 
 /// [`flow_backend_id`] of a flow whose backend [`super::select_again`] selects, and stores.
 const UNSELECTED: u64 = FlowEntry::unconfirmed(0, 0).word();
@@ -154,13 +156,13 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
             let about = address(packet, v6, quote_at, Side::Source).ok_or(DropReason::InnerMalformed)?;
             let service = address(packet, v6, at, Side::Destination).ok_or(DropReason::InnerMalformed)?;
             if about != service || !quote.unpack().has_ports() {
-                return exported(port_not_exported(maps));
+                return exported(port_not_exported(maps, false));
             }
             let entry = exported(packet.flow_backend_id(maps, quote_at, quote, true))?;
             Ok(FlowEntry::confirmed(entry.backend()))
         }
         // A Service has no other protocols.
-        L4Kind::Other => exported(port_not_exported(maps)),
+        L4Kind::Other => exported(port_not_exported(maps, false)),
         L4Kind::Truncated => Err(DropReason::InnerMalformed),
     }
 }
@@ -171,15 +173,22 @@ const fn exported(entry: u64) -> Result<FlowEntry, DropReason> {
     match entry {
         NOT_EXPORTED => Err(DropReason::NotExported),
         LIMITED => Err(DropReason::FlowLimited),
+        IDENTITY_LOST => Err(DropReason::IdentityLost),
         _ => Ok(FlowEntry::from_word(entry)),
     }
 }
 
-/// [`flow_backend_id`] of a port that is not exported.
+/// [`flow_backend_id`] of a port that is not exported. `opens` if the packet may open a flow.
 #[inline(always)]
-fn port_not_exported<M: Maps>(maps: &M) -> u64 {
+fn port_not_exported<M: Maps>(maps: &M, opens: bool) -> u64 {
     match maps.config() {
-        Some(config) if config.flags & CONFIG_ALL_SERVICES != 0 => 0,
+        Some(config) if config.flags & CONFIG_ALL_SERVICES != 0 => {
+            if opens && config.flags & CONFIG_IDENTITY_LOST != 0 {
+                IDENTITY_LOST
+            } else {
+                0
+            }
+        }
         _ => NOT_EXPORTED,
     }
 }
@@ -199,12 +208,17 @@ pub fn flow_backend_id<P: Subprograms, M: Maps>(
         return NOT_EXPORTED;
     };
     let service_key = service_key(&key);
-    let Some(service) = maps.service(&service_key) else {
-        return port_not_exported(maps);
-    };
     let syn = l4.syn && !reverse;
+    let opens = syn || service_key.proto != ip::TCP && !reverse;
+    let Some(service) = maps.service(&service_key) else {
+        return port_not_exported(maps, opens);
+    };
     let open = OpenFlow::new(header, *service, reverse);
-    backend_for_flow(packet, maps, key, (&service_key, service), syn, open)
+    let word = backend_for_flow(packet, maps, key, (&service_key, service), syn, open);
+    if word == 0 && opens && service.flags & SERVICE_IDENTITY_LOST != 0 {
+        return IDENTITY_LOST;
+    }
+    word
 }
 
 /// The flow of a packet may have been opened at another gateway, while a past table was the present one. Each field is
@@ -294,7 +308,7 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
                 0
             };
         }
-        if syn && known.backend() != FLOW_OF_STACK {
+        if syn && service.flags & SERVICE_IDENTITY_LOST == 0 && known.backend() != FLOW_OF_STACK {
             if is_new && !packet.take_peer_token(maps, PeerLimit::Flows) {
                 return LIMITED;
             }

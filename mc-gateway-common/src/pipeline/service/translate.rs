@@ -44,7 +44,7 @@ pub fn translate_service<P: Subprograms, M: Maps>(
     };
     match route.unpack() {
         Err(reason) => PackedDecision::drop(reason),
-        Ok(BackendRoute { backend: 0, .. }) => decision.without_service_step(),
+        Ok(BackendRoute { backend: 0, .. }) => decision.into_service_proxy(),
         Ok(BackendRoute { backend, group: 0 }) => {
             dnat(packet, maps, v6, decision, FlowEntry::confirmed(backend))
         }

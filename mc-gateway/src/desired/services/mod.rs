@@ -40,6 +40,21 @@ pub struct Service {
     pub backends: BTreeSet<u64>,
     /// The port is left to the service proxy.
     pub stack: bool,
+    /// Policies protect a Pod of the port from senders that the service proxy would hide: new flows are dropped.
+    pub identity_lost: bool,
+}
+
+/// A port that is left to the service proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxiedPort {
+    /// The Service in messages.
+    pub object: String,
+    /// Path of the port.
+    pub field: String,
+    /// Protocol and number.
+    pub value: String,
+    /// Addresses of its endpoints, regardless of their conditions.
+    pub endpoints: BTreeSet<IpAddr>,
 }
 
 /// The endpoints of a port of a Service address on known Nodes, by ID.
@@ -56,6 +71,8 @@ pub struct Endpoints {
 pub struct Services {
     /// Services by address, port and protocol; gateways only.
     pub services: BTreeMap<ServiceKey, Service>,
+    /// Those of them that are left to the service proxy.
+    pub proxied: BTreeMap<ServiceKey, ProxiedPort>,
     /// Endpoints of each port, on every Node.
     pub endpoints: BTreeMap<ServiceKey, Endpoints>,
     /// Past lookup tables by key and generation, from [`crate::service_history`]; gateways only.
@@ -109,6 +126,7 @@ impl ServiceBuilder<'_> {
             }
             for port in &service.ports {
                 self.port(exported, addr, port);
+                self.proxied(exported, addr, port);
             }
         }
     }
@@ -179,6 +197,29 @@ impl ServiceBuilder<'_> {
         self.report_unplaced(service, &field, &unplaced, known.ready.is_empty());
         self.services.endpoints.insert(key, known.clone());
         self.add(service, port, key, known.ready, backends);
+    }
+
+    /// Keeps the endpoints of a port that is left to the service proxy.
+    fn proxied(&mut self, exported: &ExportedService, addr: IpAddr, port: &ServicePort) {
+        let Some(key) = key(addr, port) else {
+            return;
+        };
+        if !self.services.services.get(&key).is_some_and(|entry| entry.stack) {
+            return;
+        }
+        // The service proxy selects those of this node alone then.
+        let local_only = exported.service.local_only;
+        let mut endpoints = endpoints(exported, addr, port);
+        endpoints.retain(|(pod, _, endpoint)| {
+            !local_only || !matches!(self.nodes.locate(*pod, endpoint), EndpointLocation::Remote(_))
+        });
+        let port = ProxiedPort {
+            object: object(&exported.service),
+            field: field(port),
+            value: format!("{} {}", port.protocol, port.port),
+            endpoints: endpoints.into_iter().map(|(pod, ..)| pod).collect(),
+        };
+        self.services.proxied.insert(key, port);
     }
 
     /// Makes a port reachable from other clusters.
@@ -253,7 +294,7 @@ impl ServiceBuilder<'_> {
             Service {
                 affinity: self.affinity(service),
                 backends: ready,
-                stack: false,
+                ..Service::default()
             }
         };
         self.services.backends.extend(backends);
@@ -282,7 +323,7 @@ impl ServiceBuilder<'_> {
     fn report(&mut self, service: &ServiceInfo, field: &str, value: &str, reason: &str) {
         if self.gateway {
             self.rejected.push(FieldError {
-                object: format!("Service {}/{}", service.namespace, service.name),
+                object: object(service),
                 field: field.to_owned(),
                 value: value.to_owned(),
                 reason: reason.to_owned(),
@@ -299,6 +340,44 @@ impl Service {
             ..Self::default()
         }
     }
+}
+
+impl Services {
+    /// Addresses of the endpoints of ports that are left to the service proxy.
+    #[must_use]
+    pub fn proxied_endpoints(&self) -> BTreeSet<IpAddr> {
+        let endpoints = self.proxied.values().flat_map(|port| &port.endpoints);
+        endpoints.copied().collect()
+    }
+
+    /// Has new flows to ports with a protected endpoint dropped where the service proxy would hide their senders, and
+    /// reports these ports.
+    pub fn close_hidden(&mut self, protected: &BTreeSet<IpAddr>) -> Vec<FieldError> {
+        let mut closed = Vec::new();
+        for (key, port) in &self.proxied {
+            let mut endpoints = port.endpoints.iter();
+            let Some(pod) = endpoints.find(|pod| protected.contains(pod)) else {
+                continue;
+            };
+            if let Some(entry) = self.services.get_mut(key) {
+                entry.identity_lost = true;
+            }
+            closed.push(FieldError {
+                object: port.object.clone(),
+                field: port.field.clone(),
+                value: port.value.clone(),
+                reason: format!(
+                    "is closed to other clusters (identity-lost): the service proxy would hide their senders from the \
+                     policies for its Pod {pod}"
+                ),
+            });
+        }
+        closed
+    }
+}
+
+fn object(service: &ServiceInfo) -> String {
+    format!("Service {}/{}", service.namespace, service.name)
 }
 
 fn field(port: &ServicePort) -> String {

@@ -15,7 +15,7 @@ use crate::desired::policies::NodePolicies;
 use crate::identity_objects::IdentityInfo;
 use crate::policy::Mode;
 use crate::policy_objects;
-use crate::service_objects::{EndpointInfo, ServiceInfo, ServicePort, SliceInfo, SlicePort};
+use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
 fn policy(
     name: &str,
@@ -341,4 +341,88 @@ fn audited_policies_that_do_not_fit_are_left_out() {
         );
         assert!(error.starts_with(&start), "{error}");
     }
+}
+
+/// The service proxy of a gateway makes the gateway the sender, whose labels no rule matches.
+#[test]
+fn a_service_of_the_service_proxy_is_closed_while_a_policy_protects_its_pod() {
+    let ports = |protocol: &str, number: i32| ServicePort {
+        name: "sql".into(),
+        port: number,
+        protocol: protocol.into(),
+    };
+    let exported = |name: &str, protocol: &str, ip: &str, pod: &str| ExportedService {
+        service: ServiceInfo {
+            namespace: "shop".into(),
+            name: name.into(),
+            cluster_ips: vec![ip.into()],
+            ports: vec![ports(protocol, 5432)],
+            ..ServiceInfo::default()
+        },
+        slices: vec![SliceInfo {
+            namespace: "shop".into(),
+            name: format!("{name}-1"),
+            service: name.into(),
+            ports: vec![SlicePort {
+                name: "sql".into(),
+                port: Some(15432),
+                protocol: protocol.into(),
+            }],
+            endpoints: vec![EndpointInfo {
+                addresses: vec![pod.into()],
+                ready: true,
+                ..EndpointInfo::default()
+            }],
+        }],
+    };
+    let mut objects = with_policy(web_policy());
+    objects.policy_mode = Some(Mode::All);
+    objects.services = Some(vec![
+        exported("db", "SCTP", "10.96.0.1", "10.1.1.6"),
+        exported("web", "SCTP", "10.96.0.2", "10.1.1.5"),
+        exported("translated", "TCP", "10.96.0.3", "10.1.1.5"),
+        exported("unknown", "SCTP", "10.96.0.4", "10.1.1.99"),
+        exported("outside", "SCTP", "10.96.0.5", "198.51.100.1"),
+    ]);
+    let read = |node: &str, objects: &Objects| {
+        let me = LocalNode {
+            node_name: node.into(),
+            cluster_id: Some("east".into()),
+            ..LocalNode::default()
+        };
+        let (desired, rejected) = first(objects, &me).unwrap();
+        let services = desired.services.unwrap();
+        let lost = services
+            .services
+            .iter()
+            .filter(|(_, service)| service.identity_lost);
+        let lost: Vec<String> = lost
+            .map(|(key, _)| IpAddr::from(key.addr).to_canonical().to_string())
+            .collect();
+        let closed = rejected.iter().map(ToString::to_string);
+        (
+            lost,
+            closed
+                .filter(|text| text.contains("identity-lost"))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let (lost, closed) = read("a", &objects);
+    assert_eq!(lost, ["10.96.0.2", "10.96.0.4"]);
+    assert_eq!(
+        closed,
+        [
+            "Service shop/unknown: spec.ports[sql]: \"SCTP 5432\" is closed to other clusters (identity-lost): the service \
+             proxy would hide their senders from the policies for its Pod 10.1.1.99",
+            "Service shop/web: spec.ports[sql]: \"SCTP 5432\" is closed to other clusters (identity-lost): the service \
+             proxy would hide their senders from the policies for its Pod 10.1.1.5"
+        ]
+    );
+    assert_eq!(
+        read("b", &objects).0,
+        [""; 0],
+        "a regular Node selects no backend"
+    );
+    objects.policies.policies.clear();
+    assert_eq!(read("a", &objects), (vec![], vec![]), "without a policy");
 }

@@ -3,6 +3,7 @@
 mod egress;
 mod examples;
 mod generate;
+mod hidden;
 mod issues;
 mod order;
 mod property;

@@ -196,7 +196,8 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
             half: u8::from(half != 0),
             dimension,
             proto: if proto == 1 && shape.inner_v6 { 58 } else { proto },
-            pad: [0; 3],
+            pad: 0,
+            pad_to_port: 0,
             port: (if proto == 1 && shape.inner_v6 {
                 0x8000
             } else {

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod errors;
+mod hidden_senders;
 mod second_choice;
 pub(crate) mod worlds;
 
@@ -109,6 +110,7 @@ pub(crate) fn services(cases: &mut Vec<Case>) {
         cases.selected();
         cases.existing_flows();
         cases.host_stack();
+        cases.hidden_senders();
         cases.translated();
         cases.dropped();
         cases.limited();

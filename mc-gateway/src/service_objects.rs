@@ -16,6 +16,8 @@ pub struct ServiceInfo {
     pub name: String,
     /// `spec.clusterIPs`, else `spec.clusterIP`; empty for a headless Service.
     pub cluster_ips: Vec<String>,
+    /// `spec.externalIPs`, and the addresses in `status.loadBalancer.ingress`.
+    pub external_ips: Vec<String>,
     /// `spec.sessionAffinityConfig.clientIP.timeoutSeconds` if `spec.sessionAffinity` is `ClientIP`.
     pub affinity_seconds: Option<i32>,
     /// `spec.internalTrafficPolicy` is `Local`.

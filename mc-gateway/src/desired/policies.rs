@@ -442,6 +442,7 @@ fn service_peers(objects: &PolicyObjects) -> Vec<ServicePeer> {
             ips: service
                 .cluster_ips
                 .iter()
+                .chain(&service.external_ips)
                 .filter_map(|text| parse_address(text).ok())
                 .collect(),
             ports: ports.collect(),

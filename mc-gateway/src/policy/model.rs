@@ -73,7 +73,7 @@ pub struct ContainerPort {
 pub struct ServicePeer {
     /// Its name.
     pub name: ObjectName,
-    /// Its addresses.
+    /// Its addresses inside and outside of the cluster.
     pub ips: Vec<IpAddr>,
     /// Its ports.
     pub ports: Vec<ServicePeerPort>,

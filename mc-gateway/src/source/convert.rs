@@ -181,6 +181,18 @@ pub fn service(service: &Service) -> ServiceInfo {
     }
     // A headless Service has the value "None".
     info.cluster_ips.retain(|ip| !ip.is_empty() && ip != "None");
+    info.external_ips = spec.external_ips.clone().unwrap_or_default();
+    let balancer = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref());
+    let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
+    info.external_ips.extend(
+        ingress
+            .into_iter()
+            .flatten()
+            .filter_map(|ingress| ingress.ip.clone()),
+    );
     info.affinity_seconds = affinity_seconds(spec);
     info.local_only = spec.internal_traffic_policy.as_deref() == Some("Local");
     let ports = spec.ports.iter().flatten();
@@ -303,6 +315,15 @@ mod tests {
             .unwrap(),
         );
         assert_eq!(short.affinity_seconds, Some(30));
+        let external = service(
+            &serde_yaml_ng::from_str::<Service>(
+                "{metadata: {name: web}, spec: {clusterIP: 10.96.0.1, externalIPs: [192.0.2.7]}, \
+                 status: {loadBalancer: {ingress: [{hostname: lb.example.com}, {ip: 198.51.100.7}]}}}",
+            )
+            .unwrap(),
+        );
+        assert_eq!(external.external_ips, ["192.0.2.7", "198.51.100.7"]);
+        assert_eq!(external.cluster_ips, ["10.96.0.1"]);
         let headless = service(
             &serde_yaml_ng::from_str::<Service>(
                 "{metadata: {name: web}, spec: {clusterIP: None, clusterIPs: [None]}}",

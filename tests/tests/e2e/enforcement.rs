@@ -8,6 +8,7 @@ use crate::{
     cluster_policies::{check_isolation, check_services, delete_isolation},
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
     egress_policies::check_egress,
+    label_latency::check_label_latency,
     policies::{set_stretched_policy, wait_label_id},
     workload::{Client, Namespace},
 };
@@ -271,6 +272,7 @@ fn policies_of_the_user_guide_are_enforced() {
         });
         check_tenants();
         check_clients();
+        check_label_latency();
         check_unsupported_field();
         EAST.apply(CRDS);
         EAST.set_agent_flag(AUTO, true);

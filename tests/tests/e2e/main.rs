@@ -24,6 +24,7 @@ mod gateways;
 mod host_clients;
 mod isolation;
 mod keys;
+mod label_latency;
 mod legacy_api;
 mod mcs;
 mod observability;

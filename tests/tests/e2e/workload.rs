@@ -1,6 +1,12 @@
 //! Servers and clients in a Namespace per test.
 
-use std::{collections::BTreeSet, fs::File, net::IpAddr, path::PathBuf, process::Child};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    net::IpAddr,
+    path::PathBuf,
+    process::{Child, Stdio},
+};
 
 use mc_tests::nslookup::Answer;
 
@@ -296,6 +302,18 @@ impl Client {
     pub(crate) fn shell(&self, script: &str) -> Result<String, String> {
         let args = ["exec", "-n", self.namespace, self.pod, "--", "sh", "-c", script];
         self.cluster.try_kubectl(&args)
+    }
+
+    /// Name of the Pod.
+    pub(crate) fn pod(&self) -> &'static str {
+        self.pod
+    }
+
+    /// Starts a shell script in the Pod; its output is piped.
+    pub(crate) fn spawn_shell(&self, script: &str) -> Child {
+        let mut command = self.cluster.command();
+        command.args(["exec", "-n", self.namespace, self.pod, "--", "sh", "-c", script]);
+        command.stdout(Stdio::piped()).spawn().expect("kubectl")
     }
 
     /// Runs the traffic program in the Pod.

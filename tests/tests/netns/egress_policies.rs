@@ -10,6 +10,9 @@ use crate::{
     policies::PORT,
 };
 
+/// An address of the Service outside of the cluster.
+const EXTERNAL: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 80);
+
 /// A Service at the server's port, whose Pods have these addresses.
 fn write_service(bed: &Bed, pods: &[Ipv4Addr]) {
     let endpoints: Vec<String> = pods
@@ -18,7 +21,7 @@ fn write_service(bed: &Bed, pods: &[Ipv4Addr]) {
         .collect();
     let text = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop}}\n\
-         spec: {{clusterIPs: [{SERVICE}], ports: [{{port: {PORT}, protocol: TCP}}]}}\n---\n\
+         spec: {{clusterIPs: [{SERVICE}], externalIPs: [{EXTERNAL}], ports: [{{port: {PORT}, protocol: TCP}}]}}\n---\n\
          apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
          metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}\n\
          ports: [{{port: {PORT}, protocol: TCP, name: \"\"}}]\nendpoints: [{}]\n",
@@ -47,7 +50,8 @@ fn egress_rules_select_pods_by_labels_also_behind_a_service() {
     bed.hosts
         .netns(Place::NodeWest)
         .nft(&format!(
-            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; ip daddr {SERVICE} dnat to {server}; }}\n}}\n"
+            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; ip daddr {{ {SERVICE}, {EXTERNAL} }} dnat to \
+             {server}; }}\n}}\n"
         ))
         .expect("a rule");
     let far = bed
@@ -56,10 +60,12 @@ fn egress_rules_select_pods_by_labels_also_behind_a_service() {
         .echo_server(&bed.far, "far", PORT)
         .expect("a server");
     bed.wait_passing(&bed.local, SERVICE, "the Service without a policy");
+    bed.wait_passing(&bed.local, EXTERNAL, "its external address without a policy");
 
     write_egress(&bed, &format!("  - action: Drop\n    {TO_SERVERS}\n"));
     bed.wait_dropped(&bed.local, server, "policy", "a Pod of the rule");
     bed.wait_dropped(&bed.local, SERVICE, "policy", "a Service of such a Pod");
+    bed.wait_dropped(&bed.local, EXTERNAL, "policy", "its external address");
     bed.wait_passing(&bed.local, FAR, "another Pod");
     write_pod(&bed.hosts, Cluster::West, "unselected", "Running");
     bed.wait_passing(&bed.local, SERVICE, "the Service of a Pod without the label");
@@ -75,6 +81,7 @@ fn egress_rules_select_pods_by_labels_also_behind_a_service() {
     );
     bed.wait_passing(&bed.local, server, "a Pod that the rule allows");
     bed.wait_passing(&bed.local, SERVICE, "a Service whose only Pod the rule allows");
+    bed.wait_passing(&bed.local, EXTERNAL, "its external address");
     bed.wait_refused(&bed.local, FAR, "another Pod");
     write_service(&bed, &[server, FAR]);
     bed.wait_refused(&bed.local, SERVICE, "a Service with another Pod");

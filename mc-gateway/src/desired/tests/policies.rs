@@ -251,6 +251,10 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
         service("other-pod", "10.96.0.4"),
         service("without-endpoints", "10.96.0.5"),
         ServiceInfo {
+            external_ips: vec!["198.51.100.7".into()],
+            ..service("external", "10.96.0.6")
+        },
+        ServiceInfo {
             cluster_ips: Vec::new(),
             ..service("headless", "")
         },
@@ -260,9 +264,10 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
         slice("other-port", "metrics", "TCP", "10.1.1.6"),
         slice("other-protocol", "sql", "UDP", "10.1.1.6"),
         slice("other-pod", "sql", "TCP", "10.1.1.5"),
+        slice("external", "sql", "TCP", "10.1.1.6"),
     ];
     objects.policies.add_services(&services, &slices);
-    assert_eq!(objects.policies.services.len(), 5);
+    assert_eq!(objects.policies.services.len(), 6);
     let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
     assert!(rejected.is_empty(), "{rejected:?}");
     let class = |ip: &str| {
@@ -273,8 +278,15 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
             .iter()
             .find_map(|((_, of), class)| (*of == addr).then_some(*class))
     };
-    assert_eq!(policies.tables.address_classes.len(), 2);
+    assert_eq!(policies.tables.address_classes.len(), 4);
     let (of_service, of_pod) = (class("10.96.0.1").unwrap(), class("10.1.1.6").unwrap());
+    for ip in ["10.96.0.6", "198.51.100.7"] {
+        assert_eq!(
+            class(ip),
+            Some(of_service),
+            "{ip}: an external address of a Service"
+        );
+    }
     let rules = policies.tables.rules.iter();
     let of_class = |wanted| {
         let rules = rules

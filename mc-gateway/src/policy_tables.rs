@@ -1,6 +1,6 @@
 //! The tables of network policies as the maps have them, for one half.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
@@ -31,6 +31,8 @@ pub struct PolicyTables {
     pub pods: BTreeMap<Addr, PolicyPod>,
     /// `mc_policy_pods` for egress.
     pub egress_pods: BTreeMap<Addr, PolicyPod>,
+    /// The other Pods of the node, which are in `mc_policy_pods` for ingress.
+    pub unselected: BTreeSet<Addr>,
     /// `mc_identities`: cluster and number to class.
     pub identities: BTreeMap<(u64, u32), u32>,
     /// `mc_addr_classes`: length in bits, 96 and more for IPv4, and network to class.
@@ -46,6 +48,7 @@ impl PolicyTables {
         let Self {
             pods,
             egress_pods,
+            unselected,
             identities,
             address_classes,
             rules,
@@ -53,6 +56,7 @@ impl PolicyTables {
         [
             pods.len(),
             egress_pods.len(),
+            unselected.len(),
             identities.len(),
             address_classes.len(),
             rules.len(),

@@ -103,7 +103,7 @@ def from_pod(world, frame, packet, v6):
     if pod is not None:
         check_peer(policies, new, pod)
     elif ("ingress", new.pod) in policies.pods:
-        if not new.is_neighbor_discovery:
+        if not new.is_neighbor_discovery and not policies.pods["ingress", new.pod]["unselected"]:
             record(policies, new)
     elif policies.enforced["egress"] and not new.is_neighbor_discovery and (new.tcp or new.key not in policies.flows):
         check_known(world, new.pod)
@@ -117,6 +117,8 @@ def to_selected_pod(world, packet, v6):
     pod = world.policies.pods.get(("ingress", new.pod))
     if pod is None:
         check_known(world, new.pod)
+        return None
+    if pod["unselected"]:
         return None
     return new, pod
 

@@ -72,6 +72,10 @@ pub const POD_DROPS_UNKNOWN: u32 = 1;
 /// [`PolicyPod::flags`]: the rules do not fit the maps, and new flows are dropped.
 pub const POD_CLOSED: u32 = 1 << 1;
 
+/// [`PolicyPod::flags`] of a known Pod that no policy selects, with [`NO_RULES`]: its packets pass, and its flows are
+/// not recorded.
+pub const POD_UNSELECTED: u32 = 1 << 2;
+
 /// A set without rules. As [`PolicyPod::set`] of a Pod without rules for ingress, but with some for egress: packets to
 /// it pass, and their flows are recorded for its replies.
 pub const NO_RULES: u32 = 0;
@@ -84,7 +88,7 @@ pub struct PolicyPod {
     pub set: u32,
     /// Number of its set of rules in force: [`Self::set`] if none is audited, or [`NO_RULES`].
     pub enforced: u32,
-    /// [`POD_DROPS_UNKNOWN`], [`POD_CLOSED`].
+    /// [`POD_DROPS_UNKNOWN`], [`POD_CLOSED`], [`POD_UNSELECTED`].
     pub flags: u32,
 }
 

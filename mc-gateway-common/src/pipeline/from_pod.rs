@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     abi::{
-        policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS},
+        policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, POD_UNSELECTED},
         sample::FROM_POD,
     },
     packet::ip,
@@ -55,12 +55,13 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
     }
     if let Some(pod) = rules(DIRECTION_EGRESS) {
         evaluate_peer(packet, maps, half, key.client, pod, port, FROM_POD)?;
-    } else if rules(DIRECTION_INGRESS).is_none() {
-        if state.enforced & ENFORCED_EGRESS != 0 {
-            check_seen(maps, key.pod)?;
-        }
+        record(maps, &l4, &key);
         return Ok(());
     }
-    record(maps, &l4, &key);
+    match rules(DIRECTION_INGRESS) {
+        Some(pod) if pod.flags & POD_UNSELECTED == 0 => record(maps, &l4, &key),
+        None if state.enforced & ENFORCED_EGRESS != 0 => check_seen(maps, key.pod)?,
+        _ => {}
+    }
     Ok(())
 }

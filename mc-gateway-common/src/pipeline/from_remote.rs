@@ -12,7 +12,7 @@ use super::{
 use crate::{
     abi::{
         DeliveredMac,
-        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
+        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, POD_UNSELECTED},
         sample::FROM_REMOTE,
     },
     packet::{Address, eth, ip},
@@ -62,6 +62,9 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         // The service proxy of this node would translate a Service address, which is as unknown.
         return Ok(check_seen(maps, key.pod)?);
     };
+    if pod.flags & POD_UNSELECTED != 0 {
+        return Ok(());
+    }
     if l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }

@@ -311,10 +311,14 @@ fn map_entries(tables: &Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) ->
         };
         ingress.entry(*addr).or_insert(without_rules);
     }
+    let ips = inputs.pods.iter().flat_map(|pod| &pod.ips);
+    let local = ips.filter_map(|text| parse_address(text).ok()).map(to_abi_addr);
+    let unselected = local.filter(|addr| !ingress.contains_key(addr)).collect();
     let classes = tables.address_classes.iter();
     PolicyTables {
         pods: ingress,
         egress_pods: egress,
+        unselected,
         identities: identities(tables, inputs, me),
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
         rules: tables

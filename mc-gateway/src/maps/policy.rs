@@ -12,7 +12,7 @@ use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, IdentityKey,
-    PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
+    NO_RULES, POD_UNSELECTED, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
 };
 use mc_gateway_common::maps::policy::PolicyMaps;
 
@@ -63,7 +63,7 @@ impl PolicyContents {
             };
             pods.iter().map(|(addr, pod)| (key(*addr), *pod)).collect()
         };
-        let ingress = pods(&tables.pods, DIRECTION_INGRESS).into_iter();
+        let ingress = pods(&ingress(tables), DIRECTION_INGRESS).into_iter();
         let identities = tables.identities.iter().map(|((cluster, identity), class)| {
             let key = IdentityKey {
                 cluster: *cluster,
@@ -136,7 +136,11 @@ impl PinnedPolicyMaps {
             } else {
                 &mut tables.pods
             };
-            pods.insert(key.addr, pod);
+            if pod.flags & POD_UNSELECTED == 0 {
+                pods.insert(key.addr, pod);
+            } else {
+                tables.unselected.insert(key.addr);
+            }
         }
         for entry in batch::entries(&self.identities) {
             let (key, class) = entry.map_err(map_error(abi::IDENTITIES, "read"))?;
@@ -223,7 +227,8 @@ impl PinnedPolicyMaps {
     }
 
     fn write_half(&mut self, half: u32, from: &PolicyTables, to: &PolicyTables) -> Result<(), MapsError> {
-        let ingress = changes(&from.pods, &to.pods).map(|change| (DIRECTION_INGRESS, change));
+        let (from_ingress, to_ingress) = (ingress(from), ingress(to));
+        let ingress = changes(&from_ingress, &to_ingress).map(|change| (DIRECTION_INGRESS, change));
         let egress = changes(&from.egress_pods, &to.egress_pods).map(|change| (DIRECTION_EGRESS, change));
         for (direction, (addr, pod)) in ingress.chain(egress) {
             let key = PolicyPodKey {
@@ -268,6 +273,19 @@ impl PinnedPolicyMaps {
         }
         Ok(())
     }
+}
+
+/// The Pods in `mc_policy_pods` for ingress.
+fn ingress(tables: &PolicyTables) -> BTreeMap<Addr, PolicyPod> {
+    let unselected = PolicyPod {
+        set: NO_RULES,
+        enforced: NO_RULES,
+        flags: POD_UNSELECTED,
+    };
+    let others = tables.unselected.iter().map(|addr| (*addr, unselected));
+    others
+        .chain(tables.pods.iter().map(|(addr, pod)| (*addr, *pod)))
+        .collect()
 }
 
 /// The tables of a half.

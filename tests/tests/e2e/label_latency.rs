@@ -17,7 +17,7 @@ use crate::{
 
 const NAMESPACE: &str = "e2e-latency";
 
-/// Clients of any cluster with the label `app=client`, and nobody else.
+/// Allows clients of any cluster with the label `app=client`, and no other sender.
 const CLIENTS_ONLY: &str = "apiVersion: crd.antrea.io/v1beta1
 kind: NetworkPolicy
 metadata:

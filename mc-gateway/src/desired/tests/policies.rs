@@ -87,6 +87,8 @@ fn a_node_has_the_rules_of_its_own_pods() {
     assert_eq!(tables.pods.keys().collect::<Vec<_>>(), [&web]);
     assert_eq!(tables.pods[&web].flags, POD_DROPS_UNKNOWN);
     assert_eq!(policies.pods.len(), 2, "every Pod of the node is known");
+    let db = to_abi_addr("10.1.1.6".parse().unwrap());
+    assert_eq!(tables.unselected, BTreeSet::from([db]));
     let class = tables.identities[&(ANY_CLUSTER, 9)];
     let allowed = tables.rules.iter().filter(|(_, rule)| rule.action == RULE_ALLOW);
     let allowed: BTreeSet<_> = allowed

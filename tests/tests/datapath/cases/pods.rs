@@ -172,6 +172,11 @@ fn to_pod(shape: Shape) -> Vec<Row> {
         ("a datagram without a rule", datagram(FREE, 1, 56), None),
         ("a Pod that no policy selects", syn(PEER_POD, FREE, 81), None),
         (
+            "a datagram to a Pod that no policy selects",
+            to(PEER_POD, FREE, UDP, vec![0; 8]),
+            None,
+        ),
+        (
             "a Pod whose rules do not fit",
             syn(PEER_POD, CLOSED, 80),
             Some(Policy),

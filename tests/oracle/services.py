@@ -34,7 +34,6 @@ class Gateway:
             backend = self.world.backends.get(entry[0])
             if backend is None or backend.group == 0:
                 entry = self.check_here(flow.key, entry)
-                self.check_sender_known(flow.key, id_of(entry), flow.protocol != ip.TCP)
         return id_of(entry), isinstance(entry, tuple)
 
     def select_for_packet(self, packet, v6, flow):
@@ -157,13 +156,6 @@ class Gateway:
             raise Drop("identity-lost")
         return STACK
 
-    def check_sender_known(self, key, backend_id, starts):
-        """The service proxy hides the sender of a new flow from policies that select a Pod of the Service."""
-        _, _, address, port, protocol = key
-        service = self.world.services[address, port, protocol]
-        if starts and service.identity_lost and self.world.backends.get(backend_id) is None:
-            raise Drop("identity-lost")
-
     def select_for_error(self, packet, v6, flow):
         """The error is for the backend of the quoted packet, which is from the Service."""
         _, quote = flows.quoted(packet, v6, flow)
@@ -181,8 +173,9 @@ class Gateway:
         if service is None:
             return self.not_exported(starts)
         entry = self.entry_of_flow(service, key, opens, continues)
-        if entry is STACK:
-            self.check_sender_known(key, STACK, starts)
+        # The service proxy would hide the sender of a new flow from policies that select a Pod of the Service.
+        if entry is STACK and starts and service.identity_lost:
+            raise Drop("identity-lost")
         return entry
 
     def entry_of_flow(self, service, key, opens, continues):
@@ -200,7 +193,7 @@ class Gateway:
         unconfirmed = continues and service.has_past
         if protocol == ip.UDP:
             # Any Pod accepts a datagram: past tables come first, but not for a client or a flow that has a Pod.
-            unconfirmed = unconfirmed and not service.affinity and not has_entry
+            unconfirmed = unconfirmed and not (service.affinity or service.identity_lost or has_entry)
             if unconfirmed:
                 return (STACK, 0)
         chosen = STACK if service.stack else self.choose(service, key)

@@ -33,7 +33,8 @@ const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add
 const NOT_EXPORTED: u64 = 2 << BACKEND_ID_BITS;
 /// [`flow_backend_id`] of a new flow beyond the limit of its peer, as [`NOT_EXPORTED`].
 const LIMITED: u64 = 4 << BACKEND_ID_BITS;
-/// [`flow_backend_id`] of a new flow that the service proxy would hide from policies, as [`NOT_EXPORTED`].
+/// [`flow_backend_id`] of a flow that is left to the service proxy, which would hide its sender from policies, as
+/// [`NOT_EXPORTED`].
 const IDENTITY_LOST: u64 = 6 << BACKEND_ID_BITS;
 
 /// [`flow_backend_id`] of a flow whose backend [`super::select_again`] selects, and stores.
@@ -129,9 +130,16 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
     let header = packet.parse_l4(v6, at);
     let l4 = header.unpack();
     match l4.kind {
-        L4Kind::Unfragmented | L4Kind::Sctp => exported(packet.flow_backend_id(maps, at, header, false)),
+        L4Kind::Unfragmented | L4Kind::Sctp => exported(
+            packet.flow_backend_id(maps, at, header, false),
+            header.opens_bit(),
+        ),
         L4Kind::FirstFragment => {
-            let backend = exported(packet.flow_backend_id(maps, at, header, false))?.backend();
+            let backend = exported(
+                packet.flow_backend_id(maps, at, header, false),
+                header.opens_bit(),
+            )?
+            .backend();
             let key = l4.fragment_key(packet, at).ok_or(DropReason::InnerMalformed)?;
             if !packet.take_peer_token(maps, PeerLimit::Fragments) {
                 return Err(DropReason::FlowLimited);
@@ -156,38 +164,35 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
             let about = address(packet, v6, quote_at, Side::Source).ok_or(DropReason::InnerMalformed)?;
             let service = address(packet, v6, at, Side::Destination).ok_or(DropReason::InnerMalformed)?;
             if about != service || !quote.unpack().has_ports() {
-                return exported(port_not_exported(maps, false));
+                return exported(port_not_exported(maps), 0);
             }
-            let entry = exported(packet.flow_backend_id(maps, quote_at, quote, true))?;
+            let entry = exported(packet.flow_backend_id(maps, quote_at, quote, true), 0)?;
             Ok(FlowEntry::confirmed(entry.backend()))
         }
         // A Service has no other protocols.
-        L4Kind::Other => exported(port_not_exported(maps, false)),
+        L4Kind::Other => exported(port_not_exported(maps), 0),
         L4Kind::Truncated => Err(DropReason::InnerMalformed),
     }
 }
 
-/// A result of [`flow_backend_id`].
+/// A result of [`flow_backend_id`]; `opens` is 1 if the packet may open a flow, else 0.
 #[inline(always)]
-const fn exported(entry: u64) -> Result<FlowEntry, DropReason> {
+const fn exported(entry: u64, opens: u64) -> Result<FlowEntry, DropReason> {
     match entry {
         NOT_EXPORTED => Err(DropReason::NotExported),
         LIMITED => Err(DropReason::FlowLimited),
-        IDENTITY_LOST => Err(DropReason::IdentityLost),
+        IDENTITY_LOST if opens != 0 => Err(DropReason::IdentityLost),
+        IDENTITY_LOST => Ok(FlowEntry::from_word(0)),
         _ => Ok(FlowEntry::from_word(entry)),
     }
 }
 
-/// [`flow_backend_id`] of a port that is not exported. `opens` if the packet may open a flow.
+/// [`flow_backend_id`] of a port that is not exported.
 #[inline(always)]
-fn port_not_exported<M: Maps>(maps: &M, opens: bool) -> u64 {
+fn port_not_exported<M: Maps>(maps: &M) -> u64 {
     match maps.config() {
         Some(config) if config.flags & CONFIG_ALL_SERVICES != 0 => {
-            if opens && config.flags & CONFIG_IDENTITY_LOST != 0 {
-                IDENTITY_LOST
-            } else {
-                0
-            }
+            IDENTITY_LOST.wrapping_mul(u64::from((config.flags / CONFIG_IDENTITY_LOST) & 1))
         }
         _ => NOT_EXPORTED,
     }
@@ -208,41 +213,49 @@ pub fn flow_backend_id<P: Subprograms, M: Maps>(
         return NOT_EXPORTED;
     };
     let service_key = service_key(&key);
-    let syn = l4.syn && !reverse;
-    let opens = syn || service_key.proto != ip::TCP && !reverse;
     let Some(service) = maps.service(&service_key) else {
-        return port_not_exported(maps, opens);
+        return port_not_exported(maps);
     };
-    let open = OpenFlow::new(header, *service, reverse);
-    let word = backend_for_flow(packet, maps, key, (&service_key, service), syn, open);
-    if word == 0 && opens && service.flags & SERVICE_IDENTITY_LOST != 0 {
+    let flow = FlowState::new(header, *service, reverse);
+    let word = backend_for_flow(packet, maps, key, (&service_key, service), flow);
+    if word == 0 && flow.0 & HIDDEN != 0 {
         return IDENTITY_LOST;
     }
     word
 }
 
-/// The flow of a packet may have been opened at another gateway, while a past table was the present one. Each field is
-/// 0 or 1: the verifier would follow both values of a flag through the rest of a program.
-#[derive(Clone, Copy)]
-struct OpenFlow {
-    /// A TCP connection: the entry of a new flow is unconfirmed, with the backend of the present table.
-    connection: u64,
-    /// A flow of datagrams. A new one looks the same, and any Pod accepts it, so the present table is the last choice.
-    datagrams: u64,
-}
+/// [`FlowState`]: the packet opens a TCP connection.
+const SYN: u64 = 1;
+/// [`FlowState`]: the service proxy would hide the sender from policies.
+const HIDDEN: u64 = 1 << 1;
+/// [`FlowState`]: the packet is of a TCP connection that another gateway may have opened while a past table was the
+/// present one: the entry of a new flow is unconfirmed, with the backend of the present table.
+const CONNECTION: u64 = 1 << 2;
+/// [`FlowState`]: the same for datagrams. A new flow of them looks the same, and any Pod accepts it, so the present
+/// table is the last choice.
+const DATAGRAMS: u64 = 1 << 3;
 
-impl OpenFlow {
+/// Properties of the flow of a packet in one word: the verifier would follow both values of a flag through the rest of
+/// a program, and the stack has no room for several words.
+#[derive(Clone, Copy)]
+struct FlowState(u64);
+
+impl FlowState {
     #[inline(always)]
     fn new(header: PackedL4Header, service: Service, reverse: bool) -> Self {
         const { assert!(SERVICE_AFFINITY == 1) }
         let open = header.open_bit() & u64::from(service.flags / SERVICE_PAST);
-        // Affinity selects the backend of a new flow, and a Node returns no ICMP error.
-        let stays = u64::from(service.flags) | u64::from(reverse);
+        let lost = u64::from(service.flags / SERVICE_IDENTITY_LOST);
+        // Affinity selects the backend of a new flow, and a Node returns no ICMP error. Where the service proxy would
+        // hide the sender from policies, no flow without an entry passes.
+        let stays = u64::from(service.flags) | lost | u64::from(reverse);
         let datagram = header.datagram_bit();
-        Self {
-            connection: open & !datagram,
-            datagrams: open & datagram & !stays,
-        }
+        Self(
+            header.syn_bit() & u64::from(!reverse)
+                | (lost & 1) << HIDDEN.trailing_zeros()
+                | (open & !datagram) << CONNECTION.trailing_zeros()
+                | (open & datagram & !stays) << DATAGRAMS.trailing_zeros(),
+        )
     }
 }
 
@@ -274,13 +287,12 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
     maps: &M,
     mut key: FlowKey,
     (service_key, service): (&ServiceKey, &Service),
-    syn: bool,
-    open: OpenFlow,
+    flow: FlowState,
 ) -> u64 {
     // No backend has the ID 0.
     let known = FlowEntry::from_word(maps.flow(&key).unwrap_or(0));
     // A new one, in one comparison.
-    if known.word() < open.datagrams {
+    if known.word() < flow.0 >> DATAGRAMS.trailing_zeros() {
         return if packet.take_peer_token(maps, PeerLimit::Flows) {
             UNSELECTED
         } else {
@@ -288,10 +300,10 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
         };
     }
     let is_new = known.word() == 0;
-    if !syn && known.backend() == FLOW_OF_STACK {
+    if flow.0 & SYN == 0 && known.backend() == FLOW_OF_STACK {
         return 0;
     }
-    if !syn
+    if flow.0 & SYN == 0
         && let Some(selected) = get_backend(maps, known.backend())
         // A TCP connection keeps its backend; UDP flows move off a backend that is not ready if another one is.
         && (service_key.proto == ip::TCP
@@ -301,14 +313,14 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
         return known.word();
     }
     let Some((selected, client_entry)) = select_new(maps, service, service_key, &mut key) else {
-        if open.connection != 0 {
+        if flow.0 & CONNECTION != 0 {
             return if !is_new || packet.take_peer_token(maps, PeerLimit::Flows) {
                 UNSELECTED
             } else {
                 0
             };
         }
-        if syn && service.flags & SERVICE_IDENTITY_LOST == 0 && known.backend() != FLOW_OF_STACK {
+        if flow.0 & (SYN | HIDDEN) == SYN && known.backend() != FLOW_OF_STACK {
             if is_new && !packet.take_peer_token(maps, PeerLimit::Flows) {
                 return LIMITED;
             }
@@ -318,7 +330,7 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
     };
     if is_new && !packet.take_peer_token(maps, PeerLimit::Flows) {
         // A TCP connection opened at another gateway, or whose entry was evicted, follows the lookup table.
-        let established = !syn && service_key.proto == ip::TCP;
+        let established = flow.0 & SYN == 0 && service_key.proto == ip::TCP;
         return if established { selected.id } else { LIMITED };
     }
     if client_entry != 0 {
@@ -327,7 +339,7 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
         count_insert_failure(maps, maps.set_flow(&key, client_entry));
         key.client_port = port;
     }
-    let entry = FlowEntry::selected(selected.id, open.connection);
+    let entry = FlowEntry::selected(selected.id, flow.0 >> CONNECTION.trailing_zeros() & 1);
     if entry != known {
         count_insert_failure(maps, maps.set_flow(&key, entry.word()));
         if is_new {

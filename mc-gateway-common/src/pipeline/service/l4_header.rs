@@ -93,6 +93,21 @@ impl PackedL4Header {
         self.0 >> PROTO_SHIFT & self.open_bit()
     }
 
+    /// 1 for a segment that opens a TCP connection, else 0, as [`Self::open_bit`].
+    #[inline(always)]
+    pub(crate) const fn syn_bit(self) -> u64 {
+        self.0 >> SYN_SHIFT & 1
+    }
+
+    /// 1 for a packet with ports that may open a flow, all but those of an open TCP connection, else 0, as
+    /// [`Self::open_bit`].
+    #[inline(always)]
+    pub(crate) const fn opens_bit(self) -> u64 {
+        // Of the three protocols with ports, only the number of TCP has the bit.
+        const { assert!(ip::TCP & 2 == 2 && ip::UDP & 2 == 0 && ip::SCTP & 2 == 0) }
+        self.syn_bit() | !(self.0 >> PROTO_SHIFT >> 1) & 1
+    }
+
     /// The header given to [`Self::new`].
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]

@@ -22,7 +22,7 @@ use crate::{
     abi::{
         NextHop, SourceMac,
         flow_entry::FlowEntry,
-        service::{FlowKey, PAST_TABLES, SERVICE_IDENTITY_LOST},
+        service::{FlowKey, PAST_TABLES},
     },
     maps::Maps,
     packet::{OuterFamily, eth, ip},
@@ -148,9 +148,6 @@ fn route<P: Subprograms, M: Maps>(
     let Some(next) = maps.backend(entry.backend()) else {
         if is_returned {
             return Err(DropReason::UnknownBackend);
-        }
-        if l4.proto != ip::TCP && service.flags & SERVICE_IDENTITY_LOST != 0 {
-            return Err(DropReason::IdentityLost);
         }
         maps.count(Event::ServiceToStack);
         return Ok(BackendRoute::default());

@@ -178,8 +178,8 @@ pub const CONFIG_UDP_CHECKSUM: u32 = 1 << 2;
 pub const CONFIG_DSCP_FIXED: u32 = 1 << 3;
 /// [`Config::flags`]: other clusters reach every Service of this cluster instead of the exported ones.
 pub const CONFIG_ALL_SERVICES: u32 = 1 << 4;
-/// [`Config::flags`]: policies select Pods for ingress, so new flows from other clusters are not left to the service
-/// proxy unless the Service port is known, without [`service::SERVICE_IDENTITY_LOST`].
+/// [`Config::flags`], with [`CONFIG_ALL_SERVICES`]: rules for ingress may deny packets to Pods, and the service proxy
+/// would hide the sender from them. New flows to ports without a [`service::Service`] are dropped.
 pub const CONFIG_IDENTITY_LOST: u32 = 1 << 5;
 
 /// [`Config::flags`]: Pods of exported Services run on this node: their prefixes have [`PREFIX_BACKENDS`].

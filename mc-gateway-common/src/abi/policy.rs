@@ -191,6 +191,22 @@ pub struct RuleCounter {
     pub bytes: u64,
 }
 
+impl PolicyPod {
+    /// A known Pod that no policy selects.
+    pub const UNSELECTED: Self = Self {
+        set: NO_RULES,
+        enforced: NO_RULES,
+        flags: POD_UNSELECTED,
+    };
+
+    /// Whether no policy selects it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_unselected(&self) -> bool {
+        self.flags & POD_UNSELECTED != 0
+    }
+}
+
 impl Rule {
     /// Whether it is audited.
     #[inline(always)]

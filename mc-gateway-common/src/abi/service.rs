@@ -54,8 +54,8 @@ pub const SERVICE_STACK: u32 = 1 << 1;
 /// opened by another gateway while one of them was the present table.
 pub const SERVICE_PAST: u32 = 1 << 2;
 
-/// [`Service::flags`], with [`SERVICE_STACK`]: policies select a Pod of the Service for ingress, and the service proxy
-/// would hide the sender from them. New flows are dropped.
+/// [`Service::flags`], with [`SERVICE_STACK`]: rules for ingress may deny packets to a Pod of the Service, and the
+/// service proxy would hide the sender from them. New flows are dropped.
 pub const SERVICE_IDENTITY_LOST: u32 = 1 << 3;
 
 /// [`Service::flags`]: the time-out of [`SERVICE_AFFINITY`] in seconds is above this bit. 0 is none: the affinity lasts

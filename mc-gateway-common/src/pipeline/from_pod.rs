@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     abi::{
-        policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, POD_UNSELECTED},
+        policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS},
         sample::FROM_POD,
     },
     packet::ip,
@@ -59,7 +59,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
         return Ok(());
     }
     match rules(DIRECTION_INGRESS) {
-        Some(pod) if pod.flags & POD_UNSELECTED == 0 => record(maps, &l4, &key),
+        Some(pod) if !pod.is_unselected() => record(maps, &l4, &key),
         None if state.enforced & ENFORCED_EGRESS != 0 => check_seen(maps, key.pod)?,
         _ => {}
     }

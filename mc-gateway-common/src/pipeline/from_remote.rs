@@ -12,7 +12,7 @@ use super::{
 use crate::{
     abi::{
         DeliveredMac,
-        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, POD_UNSELECTED},
+        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
         sample::FROM_REMOTE,
     },
     packet::{Address, eth, ip},
@@ -59,10 +59,9 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
     let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
     let half = half(state);
     let Some(pod) = pod_rules(maps, half, key.pod, DIRECTION_INGRESS) else {
-        // The service proxy of this node would translate a Service address, which is as unknown.
         return Ok(check_seen(maps, key.pod)?);
     };
-    if pod.flags & POD_UNSELECTED != 0 {
+    if pod.is_unselected() {
         return Ok(());
     }
     if l4.proto != ip::TCP && is_open(maps, &key) {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     abi::{
-        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, POD_UNSELECTED},
+        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
         sample::TO_POD,
     },
     packet::ip,
@@ -59,7 +59,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
     let Some(pod) = pod_rules(maps, half, key.pod, DIRECTION_INGRESS) else {
         return Ok(check_seen(maps, key.pod)?);
     };
-    if pod.flags & POD_UNSELECTED != 0 {
+    if pod.is_unselected() {
         return Ok(());
     }
     let port = rule_port(packet, &l4);

@@ -33,11 +33,12 @@ use thiserror::Error;
 use crate::config::{PodLookup, Secrets};
 use crate::objects::{FieldError, NodeInfo, Objects};
 use crate::peer_secret::PublicKey;
-use crate::policy::HiddenEndpoints;
+use crate::policy::ProxiedEndpoints;
 pub use antrea::AntreaInterop;
 use builder::Builder;
 pub use cache::DesiredCache;
 pub use established::Established;
+use local::LocalCluster;
 use remote::Remote;
 use services::Services;
 pub use source_addrs::SourceAddrs;
@@ -136,17 +137,26 @@ pub fn compute(
         &mut cache.identities,
         &mut rejected,
     );
-    let services = desired.services.as_deref();
-    let hidden = HiddenEndpoints {
-        addrs: services.map(Services::proxied_endpoints).unwrap_or_default(),
-        pod_cidrs: cluster.pod_cidrs(),
-    };
-    desired.policies = cache.policies.update(objects, me, hidden, &mut rejected);
+    let proxied = proxied_endpoints(&desired, &cluster);
+    desired.policies = cache.policies.update(objects, me, proxied, &mut rejected);
     let protected = &desired.policies.protected.addrs;
     if let Some(services) = desired.services.as_mut().filter(|_| !protected.is_empty()) {
-        rejected.extend(Arc::make_mut(services).close_hidden(protected));
+        rejected.extend(Arc::make_mut(services).close_protected(protected));
     }
     desired.published_key = cluster.key(&me.node_name);
     rejected.sort();
     Ok((desired, rejected))
+}
+
+/// The endpoints of Services that are left to the service proxy. Without one, a change of a Node's Pod CIDR concerns no
+/// policy.
+fn proxied_endpoints(desired: &DesiredState, cluster: &LocalCluster) -> ProxiedEndpoints {
+    let addrs = desired.services.as_deref().map(Services::proxied_endpoints);
+    let Some(addrs) = addrs.filter(|addrs| !addrs.is_empty()) else {
+        return ProxiedEndpoints::default();
+    };
+    ProxiedEndpoints {
+        addrs,
+        pod_cidrs: cluster.pod_cidrs(),
+    }
 }

@@ -25,7 +25,7 @@ use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
-    ContainerPort, Dimension, HiddenEndpoints, Identity, LocalPod, Mode, PodSets, PolicySet, ProtectedPods,
+    ContainerPort, Dimension, Identity, LocalPod, Mode, PodSets, PolicySet, ProtectedPods, ProxiedEndpoints,
     RuleKey, RuleValue, ServicePeer, ServicePeerPort, SetInfo, Tables, compile, protected_pods, shadowed,
 };
 use crate::policy_objects::{PolicyObjects, SliceEndpoints};
@@ -70,7 +70,7 @@ struct Inputs {
     clusters: BTreeSet<String>,
     /// Pod CIDRs of other clusters.
     remote_pods: Vec<IpNet>,
-    hidden: HiddenEndpoints,
+    proxied: ProxiedEndpoints,
 }
 
 impl NodePolicies {
@@ -87,7 +87,7 @@ impl PolicyCache {
         &mut self,
         objects: &Objects,
         me: &LocalNode,
-        hidden: HiddenEndpoints,
+        proxied: ProxiedEndpoints,
         rejected: &mut Vec<FieldError>,
     ) -> NodePolicies {
         let Some(mode) = objects.policy_mode else {
@@ -114,7 +114,7 @@ impl PolicyCache {
                 && inputs.cluster_pods == cluster_pods
                 && inputs.clusters == clusters
                 && inputs.remote_pods == remote_pods
-                && inputs.hidden == hidden
+                && inputs.proxied == proxied
         });
         if !is_current {
             let inputs = Inputs {
@@ -126,7 +126,7 @@ impl PolicyCache {
                 cluster_pods,
                 clusters,
                 remote_pods,
-                hidden,
+                proxied,
             };
             (self.policies, self.rejected) = compute(&inputs, me);
             self.inputs = Some(inputs);
@@ -205,7 +205,7 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
         rules: Arc::new(compiled.names),
         tables: Arc::new(compiled.entries),
         polices_cluster: mode == Mode::All,
-        protected: Arc::new(protected_pods(&set, &inputs.hidden)),
+        protected: Arc::new(protected_pods(&set, &inputs.proxied)),
         report: Some(Arc::new(report)),
     };
     (policies, rejected)

@@ -12,7 +12,7 @@ use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, IdentityKey,
-    NO_RULES, POD_UNSELECTED, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
+    PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
 };
 use mc_gateway_common::maps::policy::PolicyMaps;
 
@@ -136,10 +136,10 @@ impl PinnedPolicyMaps {
             } else {
                 &mut tables.pods
             };
-            if pod.flags & POD_UNSELECTED == 0 {
-                pods.insert(key.addr, pod);
-            } else {
+            if pod.is_unselected() {
                 tables.unselected.insert(key.addr);
+            } else {
+                pods.insert(key.addr, pod);
             }
         }
         for entry in batch::entries(&self.identities) {
@@ -277,12 +277,10 @@ impl PinnedPolicyMaps {
 
 /// The Pods in `mc_policy_pods` for ingress.
 fn ingress(tables: &PolicyTables) -> BTreeMap<Addr, PolicyPod> {
-    let unselected = PolicyPod {
-        set: NO_RULES,
-        enforced: NO_RULES,
-        flags: POD_UNSELECTED,
-    };
-    let others = tables.unselected.iter().map(|addr| (*addr, unselected));
+    let others = tables
+        .unselected
+        .iter()
+        .map(|addr| (*addr, PolicyPod::UNSELECTED));
     others
         .chain(tables.pods.iter().map(|(addr, pod)| (*addr, *pod)))
         .collect()

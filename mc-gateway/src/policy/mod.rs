@@ -11,13 +11,13 @@ mod address_classes;
 pub mod compile;
 mod destinations;
 pub mod evaluate;
-pub mod hidden;
 mod identity_classes;
 pub mod look_up;
 pub mod model;
 mod numbers;
 mod order;
 mod port_prefixes;
+pub mod protected_pods;
 mod selection;
 pub mod shadowed;
 pub mod tables;
@@ -26,11 +26,11 @@ mod tests;
 
 pub use compile::compile;
 pub use evaluate::evaluate;
-pub use hidden::{HiddenEndpoints, ProtectedPods, protected_pods};
 pub use look_up::look_up;
 pub use model::{
     ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer,
     ServicePeerPort, Verdict, VerdictAction,
 };
+pub use protected_pods::{ProtectedPods, ProxiedEndpoints, protected_pods};
 pub use shadowed::shadowed;
 pub use tables::{Dimension, PodSets, RuleKey, RuleValue, SetInfo, Tables};

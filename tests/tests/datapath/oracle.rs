@@ -25,8 +25,7 @@ use mc_gateway_common::{
         flow_entry::FlowEntry,
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            POD_CLOSED, POD_DROPS_UNKNOWN, POD_UNSELECTED, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS,
-            RULE_REJECT,
+            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS, RULE_REJECT,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY,
@@ -185,7 +184,7 @@ fn policies_json(policies: &PolicyMaps) -> Value {
         .map(|(key, pod)| {
             json!({
                 "address": address(key.addr), "set": pod.set, "closed": pod.flags & POD_CLOSED != 0,
-                "enforced": pod.enforced, "unselected": pod.flags & POD_UNSELECTED != 0,
+                "enforced": pod.enforced, "unselected": pod.is_unselected(),
                 "drops_unknown": pod.flags & POD_DROPS_UNKNOWN != 0,
                 "direction": if key.direction == DIRECTION_EGRESS { "egress" } else { "ingress" },
             })

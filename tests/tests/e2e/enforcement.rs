@@ -247,6 +247,7 @@ fn check_clients() {
     );
     label("app=intruder");
     wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
+    check_label_latency(&ns, intruder, &urls[0]);
     WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0]);
     wait_answered(
         "all pass without the policy",
@@ -272,7 +273,6 @@ fn policies_of_the_user_guide_are_enforced() {
         });
         check_tenants();
         check_clients();
-        check_label_latency();
         check_unsupported_field();
         EAST.apply(CRDS);
         EAST.set_agent_flag(AUTO, true);

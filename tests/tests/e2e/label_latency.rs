@@ -6,177 +6,146 @@ use std::{
 };
 
 use http::Method;
+use mc_tests::bench::sample::percentile;
 use serde_json::{Value, json};
 
 use crate::{
     api::{connect, send, wait},
-    clusters::{EAST, SHORT_TIMEOUT, WEST, is_long},
-    policies::wait_label_id,
+    clusters::{EAST, SHORT_TIMEOUT, is_long},
     workload::{Client, Namespace},
 };
-
-const NAMESPACE: &str = "e2e-latency";
-
-/// Allows clients of any cluster with the label `app=client`, and no other sender.
-const CLIENTS_ONLY: &str = "apiVersion: crd.antrea.io/v1beta1
-kind: NetworkPolicy
-metadata:
-  name: clients-only
-  namespace: e2e-latency
-spec:
-  appliedTo:
-  - podSelector:
-      matchLabels:
-        app: db
-  priority: 1
-  tier: application
-  ingress:
-  - action: Allow
-    from:
-    - scope: ClusterSet
-      podSelector:
-        matchLabels:
-          app: client
-  - action: Drop
-";
 
 /// Timeout of a request that a policy may drop.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Promises, asserted with `--long`.
+/// Promise for a label that other Pods have as well, asserted with `--long`.
 const EXISTING: Duration = Duration::from_secs(1);
+
+/// Promise for a label that no other Pod has, asserted with `--long`.
 const NEW: Duration = Duration::from_secs(2);
 
 /// The times of one kind of change.
 struct Latencies {
-    what: &'static str,
+    change: &'static str,
     promise: Duration,
-    samples: Vec<Duration>,
+    seconds: Vec<f64>,
 }
 
 impl Latencies {
-    fn check(mut self) {
-        self.samples.sort_unstable();
-        let at =
-            |percent: usize| self.samples[(self.samples.len() * percent / 100).min(self.samples.len() - 1)];
+    fn check(&self) {
+        let [median, p99] = [50, 99]
+            .map(|percent| percentile(self.seconds.iter().copied(), percent).expect("at least one time"));
         println!(
-            "enforcement: {}: {} times, median {:?}, p99 {:?}",
-            self.what,
-            self.samples.len(),
-            at(50),
-            at(99)
+            "enforcement: {}: {} times, median {median:.2} s, p99 {p99:.2} s",
+            self.change,
+            self.seconds.len()
         );
         assert!(
-            !is_long() || at(99) <= self.promise,
-            "{}: p99 {:?} exceeds {:?}: {:?}",
-            self.what,
-            at(99),
+            !is_long() || p99 <= self.promise.as_secs_f64(),
+            "{}: p99 {p99:.2} s exceeds {:?}: {:?}",
+            self.change,
             self.promise,
-            self.samples
+            self.seconds
         );
     }
 }
 
-/// The time from a change of the client's labels until its requests are answered, or no longer.
-fn time_to(client: &Client, url: &str, answered: bool, labels: &Value) -> Duration {
-    let get = format!(
-        "/usr/bin/mc-traffic get --timeout {} {url}",
-        REQUEST_TIMEOUT.as_secs_f64()
-    );
-    // Each iteration is a new connection. Without the first line, requests had this result before the change.
-    let script = if answered {
-        format!("{get} 2>/dev/null && exit 1; echo started; until {get} 2>/dev/null; do :; done")
-    } else {
-        format!(
-            "{get} >/dev/null || exit 1; echo started; while {get} >/dev/null 2>&1; do :; done; echo dropped"
-        )
-    };
-    let limit = SHORT_TIMEOUT.as_secs();
-    let mut requests = client.spawn_shell(&format!("timeout {limit} sh -c '{script}'"));
-    let output = requests.stdout.take().expect("a pipe");
-    let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-    assert_eq!(
-        lines.next().as_deref(),
-        Some("started"),
-        "{}: the state before",
-        client.full_name()
-    );
-    let start = Instant::now();
-    wait(async {
-        let api = connect(EAST).await;
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}", client.pod());
+/// A client of east, and its object in the API.
+struct Subject<'a> {
+    client: Client,
+    namespace: &'a str,
+    api: &'a kube::Client,
+    url: &'a str,
+}
+
+impl Subject<'_> {
+    /// Seconds from a change of the client's labels until its requests are answered, or are answered no longer.
+    ///
+    /// # Panics
+    ///
+    /// If the requests have this result before the change, or lack it 30 s later.
+    fn time_to(&self, answered: bool, labels: &Value) -> f64 {
+        let limit = SHORT_TIMEOUT.as_secs();
+        let script = script(self.url, answered);
+        let mut requests = self
+            .client
+            .spawn_shell(&format!("timeout {limit} sh -c '{script}'"));
+        let output = requests.stdout.take().expect("a pipe");
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        let name = self.client.full_name();
+        assert_eq!(
+            lines.next().as_deref(),
+            Some("started"),
+            "{name}: the state before"
+        );
+        let start = Instant::now();
+        self.set_labels(labels);
+        let result = lines.next();
+        let elapsed = start.elapsed();
+        requests.wait().expect("kubectl");
+        let goal = if answered { "answered" } else { "dropped" };
+        assert!(
+            result.is_some(),
+            "{name} with {labels}: not {goal} within {limit} s"
+        );
+        // The first request that is dropped begins one timeout before its result.
+        let waited = if answered { Duration::ZERO } else { REQUEST_TIMEOUT };
+        elapsed.saturating_sub(waited).as_secs_f64()
+    }
+
+    fn set_labels(&self, labels: &Value) {
+        let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.client.pod());
         let body = json!({ "metadata": { "labels": labels } });
-        let (code, answer) = send(
-            &api,
-            Method::PATCH,
-            &path,
-            Some(("application/merge-patch+json", body)),
-        )
-        .await;
+        let body = Some(("application/merge-patch+json", body));
+        let (code, answer) = wait(send(self.api, Method::PATCH, &path, body));
         assert!(code < 300, "{answer}");
-    });
-    let result = lines.next();
-    let elapsed = start.elapsed();
-    requests.wait().expect("kubectl");
-    assert!(
-        result.is_some(),
-        "{} with {labels}: not {} within {limit} s",
-        client.full_name(),
-        if answered { "answered" } else { "dropped" }
-    );
+    }
+}
+
+/// A shell script that prints `started` if the first request has the opposite result, and a second line as soon as a
+/// request has the wanted one. Each request is a new connection.
+fn script(url: &str, answered: bool) -> String {
+    let timeout = REQUEST_TIMEOUT.as_secs_f64();
+    let get = format!("/usr/bin/mc-traffic get --timeout {timeout} {url} >/dev/null 2>&1");
     if answered {
-        elapsed
+        format!("{get} && exit 1; echo started; until {get}; do :; done; echo answered")
     } else {
-        // The request that is dropped begins that much earlier.
-        elapsed.saturating_sub(REQUEST_TIMEOUT)
+        format!("{get} || exit 1; echo started; while {get}; do :; done; echo dropped")
     }
 }
 
 /// Measures changes to a label that other Pods have, changes to one that no rule allows, and changes to a label that no
-/// Pod in the `ClusterSet` had before. A sender without a number is dropped, so such a Pod is closed meanwhile.
-pub(crate) fn check_label_latency() {
+/// Pod in the `ClusterSet` had before.
+///
+/// A policy answers the client of east with the label `app=client` alone. Another Pod keeps this label in use.
+pub(crate) fn check_label_latency(ns: &Namespace, client: Client, url: &str) {
     let rounds = if is_long() { 50 } else { 5 };
-    let ns = Namespace::create(NAMESPACE);
-    ns.pod(WEST, "west-n2", "db", &["echo-server", "--port=8080"]);
-    let url = format!("http://{}:8080/", ns.pod_ip(WEST, "app=db"));
-    // It keeps the label in use.
-    let _holder = ns.client(EAST, "east-n2");
-    let mover = ns.client_named(EAST, "east-n2", "mover");
-    let label = |app: &str| format!("ns:kubernetes.io/metadata.name={NAMESPACE}&pod:app={app}");
-    for app in ["client", "mover"] {
-        wait_label_id(WEST, &label(app));
-    }
-    WEST.apply(CLIENTS_ONLY);
-    WEST.wait_for("the policy", SHORT_TIMEOUT, || {
-        let answer = mover.run(&["get", "--timeout", "0.5", &url]);
-        answer.err().map(|_| ()).ok_or_else(|| "answered".to_owned())
-    });
+    let api = wait(connect(EAST));
+    let subject = Subject {
+        client,
+        namespace: ns.0,
+        api: &api,
+        url,
+    };
     let [mut opened, mut closed, mut new] = [
         ("a Pod gets a label of another Pod", EXISTING),
         ("a Pod loses it", EXISTING),
         ("a Pod gets a new label", NEW),
     ]
-    .map(|(what, promise)| Latencies {
-        what,
+    .map(|(change, promise)| Latencies {
+        change,
         promise,
-        samples: Vec::new(),
+        seconds: Vec::new(),
     });
+    let other = json!({ "app": client.pod(), "round": null });
     for round in 0..rounds {
         let known = json!({ "app": "client", "round": null });
-        opened.samples.push(time_to(&mover, &url, true, &known));
-        let other = json!({ "app": "mover", "round": null });
-        closed.samples.push(time_to(&mover, &url, false, &other));
+        opened.seconds.push(subject.time_to(true, &known));
+        closed.seconds.push(subject.time_to(false, &other));
         let unknown = json!({ "app": "client", "round": round.to_string() });
-        new.samples.push(time_to(&mover, &url, true, &unknown));
-        closed.samples.push(time_to(&mover, &url, false, &other));
+        new.seconds.push(subject.time_to(true, &unknown));
+        closed.seconds.push(subject.time_to(false, &other));
     }
-    WEST.kubectl(&[
-        "delete",
-        "networkpolicies.crd.antrea.io",
-        "--all",
-        "-n",
-        NAMESPACE,
-    ]);
     for latencies in [opened, closed, new] {
         latencies.check();
     }

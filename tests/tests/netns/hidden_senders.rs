@@ -3,17 +3,15 @@
 use std::fs;
 
 use mc_tests::{
-    counters::Counters,
     topology::{Cluster, Place, Topology},
     wait::wait_for,
 };
 
 use crate::{
     fixture::web_service,
-    policies::{TIMEOUT, enforcing, wait_dropped, wait_passing, write_policy},
+    policies::{TIMEOUT, enforcing, get_url, wait_dropped, wait_dropped_at, wait_passing, write_policy},
+    services::{SERVICE, start_service_proxy},
 };
-
-const SERVICE: &str = "10.102.0.10";
 
 const DENY_CLIENTS: &str = "  \
   - action: Drop
@@ -26,11 +24,7 @@ const ALLOW_CLIENTS: &str = "  \
 ";
 
 fn get(bed: &Topology) -> Result<String, String> {
-    let url = format!("http://{SERVICE}/");
-    let answer = bed
-        .traffic()
-        .run(bed.netns(Place::PodEast), &["get", "--timeout", "0.5", &url]);
-    answer.map_err(|error| format!("{error:#}"))
+    get_url(bed, bed.netns(Place::PodEast), &format!("http://{SERVICE}/"))
 }
 
 fn wait_served(bed: &Topology, what: &str) {
@@ -39,32 +33,14 @@ fn wait_served(bed: &Topology, what: &str) {
 
 /// Waits until the gateway of the Service drops requests because the service proxy would hide their sender.
 fn wait_closed(bed: &Topology, what: &str) {
-    let drops = || {
-        let counters = Counters::read(&bed.bpf_dir(Place::GatewayWest)).expect("counters");
-        counters.drops.get("identity-lost").copied().unwrap_or_default()
-    };
-    wait_for(&format!("the Service is closed: {what}"), TIMEOUT, || {
-        let before = drops();
-        match get(bed) {
-            Ok(answer) => Err(format!("answered: {answer}")),
-            Err(_) if drops() > before => Ok(()),
-            Err(error) => Err(format!("{error}; identity-lost is not counted")),
-        }
-    })
-    .expect("drops");
+    wait_dropped_at(bed, Place::GatewayWest, "identity-lost", what, || get(bed));
 }
 
 /// The gateway was the sender of such a packet, so that a client that a rule denies passed.
 #[test]
 fn the_service_proxy_does_not_hide_a_client_from_policies() {
     let (bed, _server) = enforcing("hidden");
-    bed.netns(Place::GatewayWest)
-        .nft(&format!(
-            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; \
-             ip daddr {SERVICE} tcp dport 80 dnat to {}:8080; }}; }}",
-            Cluster::West.pod_ip()
-        ))
-        .expect("a service proxy");
+    start_service_proxy(&bed);
     // No Node has this name, so gateways cannot translate the Service.
     let service = web_service(SERVICE, "None", &[(Cluster::West.pod_ip(), "unknown")]);
     fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), service).expect("a manifest");

@@ -78,8 +78,12 @@ fn get(bed: &Topology) -> Result<String, String> {
 
 /// The answer to a request.
 pub(crate) fn get_from(bed: &Topology, client: &Netns, to: Ipv4Addr) -> Result<String, String> {
-    let url = format!("http://{to}:{PORT}/");
-    let args = ["get", "--timeout", "0.5", &url];
+    get_url(bed, client, &format!("http://{to}:{PORT}/"))
+}
+
+/// The answer to a request of a URL.
+pub(crate) fn get_url(bed: &Topology, client: &Netns, url: &str) -> Result<String, String> {
+    let args = ["get", "--timeout", "0.5", url];
     bed.traffic()
         .run(client, &args)
         .map_err(|error| format!("{error:#}"))
@@ -104,19 +108,26 @@ pub(crate) fn wait_dropped(bed: &Topology, reason: &str, what: &str) {
 
 /// Waits until requests are dropped at the server's node with a reason.
 pub(crate) fn wait_dropped_from(bed: &Topology, client: &Netns, to: Ipv4Addr, reason: &str, what: &str) {
-    let drops = || {
-        let counters = Counters::read(&bed.bpf_dir(Place::NodeWest)).expect("counters");
-        counters.drops.get(reason).copied().unwrap_or_default()
-    };
+    let get = || get_from(bed, client, to);
+    wait_dropped_at(bed, Place::NodeWest, reason, what, get);
+}
+
+/// Waits until requests are dropped at a node with a reason.
+pub(crate) fn wait_dropped_at(
+    bed: &Topology,
+    place: Place,
+    reason: &str,
+    what: &str,
+    get: impl Fn() -> Result<String, String>,
+) {
+    let counters = || Counters::read(&bed.bpf_dir(place)).expect("counters");
+    let drops = || counters().drops.get(reason).copied().unwrap_or_default();
     wait_for(&format!("requests are dropped: {what}"), TIMEOUT, || {
         let before = drops();
-        match get_from(bed, client, to) {
+        match get() {
             Ok(answer) => Err(format!("answered: {answer}")),
             Err(_) if drops() > before => Ok(()),
-            Err(error) => {
-                let counters = Counters::read(&bed.bpf_dir(Place::NodeWest));
-                Err(format!("{error}; {reason} is not counted: {counters:?}"))
-            }
+            Err(error) => Err(format!("{error}; {reason} is not counted: {:?}", counters())),
         }
     })
     .expect("drops");

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// West's Service: port 80 by TCP, 53 by UDP.
-const SERVICE: &str = "10.102.0.10";
+pub(crate) const SERVICE: &str = "10.102.0.10";
 /// A Pod on west's gateway, with an address in the gateway's Pod CIDR.
 const GATEWAY_POD: &str = "10.12.0.5";
 
@@ -71,6 +71,17 @@ fn udp_request(bed: &Topology) -> String {
     bed.netns(Place::PodEast)
         .run("bash", ["-c", script.as_str()])
         .expect("an answer")
+}
+
+/// Has west's gateway translate the Service to the Pod on the regular node, as its service proxy.
+pub(crate) fn start_service_proxy(bed: &Topology) {
+    bed.netns(Place::GatewayWest)
+        .nft(&format!(
+            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; \
+             ip daddr {SERVICE} tcp dport 80 dnat to {}:8080; }}; }}",
+            Cluster::West.pod_ip()
+        ))
+        .expect("a service proxy");
 }
 
 fn get(bed: &Topology) -> String {
@@ -256,13 +267,7 @@ fn a_service_without_a_ready_pod_is_delivered_to_the_host_and_counted() {
 fn connections_survive_switches_between_gateway_and_service_proxy() {
     let bed = connected("svcswitch");
     let _pod = pod_on_node(&bed);
-    bed.netns(Place::GatewayWest)
-        .nft(&format!(
-            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; \
-             ip daddr {SERVICE} tcp dport 80 dnat to {}:8080; }}; }}",
-            Cluster::West.pod_ip()
-        ))
-        .expect("a service proxy");
+    start_service_proxy(&bed);
     let translated = service("None", false);
     let proxied = translated.replace("clusterIP:", "internalTrafficPolicy: Local\n  clusterIP:");
     let file = bed.manifests_dir(Cluster::West).join("web.yaml");

@@ -192,6 +192,7 @@ const fn exported(entry: u64, opens: u64) -> Result<FlowEntry, DropReason> {
 fn port_not_exported<M: Maps>(maps: &M) -> u64 {
     match maps.config() {
         Some(config) if config.flags & CONFIG_ALL_SERVICES != 0 => {
+            // Without a branch, as in [`FlowState`].
             IDENTITY_LOST.wrapping_mul(u64::from((config.flags / CONFIG_IDENTITY_LOST) & 1))
         }
         _ => NOT_EXPORTED,

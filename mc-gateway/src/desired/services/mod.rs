@@ -352,7 +352,7 @@ impl Services {
 
     /// Has new flows to ports with a protected endpoint dropped where the service proxy would hide their senders, and
     /// reports these ports.
-    pub fn close_hidden(&mut self, protected: &BTreeSet<IpAddr>) -> Vec<FieldError> {
+    pub fn close_protected(&mut self, protected: &BTreeSet<IpAddr>) -> Vec<FieldError> {
         let mut closed = Vec::new();
         for (key, port) in &self.proxied {
             let mut endpoints = port.endpoints.iter();

@@ -3,10 +3,10 @@
 mod egress;
 mod examples;
 mod generate;
-mod hidden;
 mod issues;
 mod order;
 mod property;
+mod protected_pods;
 mod scale;
 mod shadowed;
 

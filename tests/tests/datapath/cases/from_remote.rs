@@ -8,9 +8,8 @@ use mc_gateway_common::{
         policy::{
             ADDRESS_CLASS_BITS, ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS,
             DIMENSION_IDENTITY, DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            IdentityKey, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POD_UNSELECTED, PROTO_OTHER, PolicyPod,
-            PolicyPodKey, PolicyState, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS,
-            RULE_REJECT, Rule, RuleKey,
+            IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState,
+            RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey,
         },
         service::ReplyKey,
     },
@@ -150,12 +149,7 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
         half: u16::from(half != 0),
         direction: DIRECTION_INGRESS,
     };
-    let unselected = PolicyPod {
-        set: NO_RULES,
-        enforced: NO_RULES,
-        flags: POD_UNSELECTED,
-    };
-    policies.pods.insert(free, unselected);
+    policies.pods.insert(free, PolicyPod::UNSELECTED);
     for (cluster, identity, class) in [
         (WEST, CLIENT, CLASS_CLIENT),
         (ANY_CLUSTER, CLIENT, CLASS_CLIENT),

@@ -1,4 +1,4 @@
-//! The Pods behind Services that are left to the service proxy, and that rules for ingress protect. Pure.
+//! The Pods that rules for ingress protect and that Services of the service proxy have as endpoints. Pure.
 //!
 //! The service proxy of a gateway hides the sender of a packet from another cluster, so no rule can match its labels.
 
@@ -13,32 +13,35 @@ use super::selection::{applies_to, by_address, namespaces};
 
 /// The endpoints of Services that are left to the service proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HiddenEndpoints {
+pub struct ProxiedEndpoints {
     /// Their addresses.
     pub addrs: BTreeSet<IpAddr>,
     /// The Pod CIDRs of all Nodes of this cluster.
     pub pod_cidrs: BTreeSet<IpNet>,
 }
 
-/// The Pods that must not get packets whose sender is hidden.
+/// The Pods that must not get packets without the address of their sender.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProtectedPods {
     /// The addresses of such Pods among the endpoints.
     pub addrs: BTreeSet<IpAddr>,
-    /// Whether any Pod may be one.
+    /// Whether rules for ingress may deny packets to any Pod.
     pub any: bool,
 }
 
 /// The endpoints that are Pods to which rules for ingress may deny packets. An address in a Pod CIDR without a known
 /// Pod counts: the Pod may be new, or one of another Node where only those of this Node are known.
 #[must_use]
-pub fn protected_pods(set: &PolicySet, endpoints: &HiddenEndpoints) -> ProtectedPods {
+pub fn protected_pods(set: &PolicySet, endpoints: &ProxiedEndpoints) -> ProtectedPods {
     let (mut rules, _) = enforced_rules(set);
     rules.retain(|rule| {
         rule.name.direction == Direction::Ingress && !rule.is_audited && rule.rule.action.denies()
     });
-    if rules.is_empty() {
-        return ProtectedPods::default();
+    if rules.is_empty() || endpoints.addrs.is_empty() {
+        return ProtectedPods {
+            addrs: BTreeSet::new(),
+            any: !rules.is_empty(),
+        };
     }
     let namespaces = namespaces(set);
     let [local, cluster] = [&set.local_pods, &set.cluster_pods].map(|pods| by_address(pods, &namespaces));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mc_api::network_policy::EnforcementAction;
 use serde_json::json;
 
-use super::super::{HiddenEndpoints, Mode, protected_pods};
+use super::super::{Mode, ProxiedEndpoints, protected_pods};
 use super::*;
 
 const DB: &str = "10.1.0.1";
@@ -25,7 +25,7 @@ fn protected(policies: Vec<Policy>, mode: Mode) -> (Vec<String>, bool) {
         mode,
         ..PolicySet::default()
     };
-    let endpoints = HiddenEndpoints {
+    let endpoints = ProxiedEndpoints {
         addrs: [DB, WEB, UNKNOWN, NODE].map(|addr| addr.parse().unwrap()).into(),
         pod_cidrs: BTreeSet::from(["10.1.0.0/16".parse().unwrap()]),
     };

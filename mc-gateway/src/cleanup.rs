@@ -38,7 +38,7 @@ pub enum CleanupError {
     },
 }
 
-/// Removes routes and device, the nftables table and all pins; idempotent.
+/// Removes routes and device, the nftables tables and all pins; idempotent.
 ///
 /// The device is removed first, and its routes with it, so that no packet is routed to a device without a program.
 pub async fn cleanup(paths: &Paths) -> Result<(), CleanupError> {
@@ -56,6 +56,7 @@ pub async fn cleanup(paths: &Paths) -> Result<(), CleanupError> {
     }
     policy_routing::remove(&handle, &paths.device).await?;
     nftables::remove().await.map_err(HostError::from)?;
+    nftables::pod_guard::write(None).await.map_err(HostError::from)?;
     for filter in tc_filter::observe(&handle).await? {
         clsact::detach(filter.program, &filter.device)?;
     }

@@ -8,7 +8,7 @@ use super::reconcile::Agent;
 use crate::apply::Executor;
 use crate::error_chain;
 use crate::host::{HostError, address, link, nftables, policy_routing, route};
-use crate::plan::Action;
+use crate::plan::{Action, InstalledGuard};
 
 impl Executor for Agent {
     type Error = ErrorChain;
@@ -95,6 +95,13 @@ impl Agent {
                 }
                 self.nftables = to.as_deref().cloned();
                 self.nft_listing = nftables::read().await.map_err(HostError::from)?;
+            }
+            Action::SetPodGuard { to, .. } => {
+                let guard = to.as_deref();
+                nftables::pod_guard::write(guard).await.map_err(HostError::from)?;
+                self.pod_guard = InstalledGuard::of(guard);
+                let listing = nftables::pod_guard::read().await;
+                self.guard_listing = Some(listing.map_err(HostError::from)?);
             }
             Action::SetReturnRoutes { from, to } => {
                 policy_routing::replace(&self.handle, name, self.mc0_index().await?, from, to).await?;

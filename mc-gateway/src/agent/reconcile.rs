@@ -19,7 +19,8 @@ use crate::datapath::Datapath;
 use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
 use crate::flow_names::FlowNames;
 use crate::host::changes::HostChange;
-use crate::host::nftables::Listing;
+use crate::host::nftables::pod_guard::GuardListing;
+use crate::host::nftables::{self, Listing};
 use crate::host::state::{self, HostState};
 use crate::host::underlay::KnownPaths;
 use crate::host::watched::Watched;
@@ -29,7 +30,7 @@ use crate::maps::PinnedMaps;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::peer_secret::{self, PeerSecrets};
-use crate::plan::{AttachMode, ObservedState, PlanCache, plan};
+use crate::plan::{AttachMode, InstalledGuard, ObservedState, PlanCache, plan};
 use crate::policy_report_publisher::Report;
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
@@ -65,7 +66,13 @@ pub(super) struct Agent {
     pub(super) nftables: Option<NftRules>,
     /// The nftables table as listed then.
     pub(super) nft_listing: Option<Listing>,
-    /// Whether the nftables table must be read before the next plan: after a notification and at each resync. Next to
+    /// The Pod guard when its tables were last read or written.
+    pub(super) pod_guard: InstalledGuard,
+    /// Its tables as listed then.
+    pub(super) guard_listing: Option<GuardListing>,
+    /// Whether nftables can filter the frames of bridges, else the reason; none until a guard depends on that.
+    bridge_filter: Option<Result<(), String>>,
+    /// Whether the nftables tables must be read before the next plan: after a notification and at each resync. Next to
     /// the thousands of rules of a service proxy reading takes longer than everything else.
     pub(super) nftables_stale: bool,
     /// Whether the maps must be read before the next plan.
@@ -153,6 +160,9 @@ impl Agent {
             watched: watch::Sender::new(None),
             nftables: None,
             nft_listing: None,
+            pod_guard: InstalledGuard::Unknown,
+            guard_listing: None,
+            bridge_filter: None,
             nftables_stale: true,
             maps_stale: false,
             names: Arc::default(),
@@ -191,6 +201,8 @@ impl Agent {
             self.maps.reload()?;
             self.known_paths.clear();
             self.nftables_stale = true;
+            // The module may have been loaded.
+            self.bridge_filter = self.bridge_filter.take().filter(Result::is_ok);
             self.maps_stale = false;
         }
         let established = Established::new(me.cluster_id_key, self.maps.contents().prefixes.clone());
@@ -206,7 +218,10 @@ impl Agent {
         let mut changes: usize = 0;
         let mut next = String::new();
         for _ in 0..MAX_ITERATIONS {
-            let host = self.observe_host(&desired).await?;
+            let mut host = self.observe_host(&desired).await?;
+            if desired.policies.guards_pods() && !host.inputs.pod_links.bridges.is_empty() {
+                host.inputs.bridge_filter_unavailable = self.bridge_filter_unavailable().await?;
+            }
             let mut cache = std::mem::take(&mut self.resolution_cache);
             let settings = self.settings(!tunnel_devices.is_empty());
             let resolution = resolve(&desired, &host.inputs, &settings, &mut cache);
@@ -351,7 +366,8 @@ impl Agent {
     /// Observes the host, with the underlay routes to all next hops and peers.
     async fn observe_host(&mut self, desired: &DesiredState) -> Result<HostState, HostError> {
         let device = &self.config.paths.device;
-        let polices_pods = desired.policies.polices_devices();
+        let policies = &desired.policies;
+        let polices_pods = policies.polices_devices() || policies.guards_pods();
         let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
         let addresses: BTreeSet<IpAddr> = next_hops.chain(desired.peers.keys().copied()).collect();
         let mut watched = Watched {
@@ -388,6 +404,7 @@ impl Agent {
             candidates.extend(self.nftables.as_ref().filter(|last| **last != wanted));
             let device = &self.config.paths.device;
             self.nftables = state::find_nft_rules(&candidates, device, &mut self.nft_listing).await?;
+            self.observe_pod_guard(resolved).await?;
             self.nftables_stale = false;
         }
         let filters = tc_filter::observe(&self.handle).await?;
@@ -406,8 +423,38 @@ impl Agent {
             routes: host.routes,
             return_routes: host.return_routes,
             nftables: self.nftables.clone(),
+            pod_guard: self.pod_guard.clone(),
             attachments: self.datapath.attachments(&filters)?,
         })
+    }
+}
+
+impl Agent {
+    /// Reads the tables of the Pod guard. Without a guard there is nothing to read, after the first time.
+    async fn observe_pod_guard(&mut self, resolved: &ResolvedState) -> Result<(), AgentError> {
+        let wanted = resolved.pod_guard.as_ref();
+        if wanted.is_none() && self.pod_guard == InstalledGuard::Absent {
+            return Ok(());
+        }
+        let mut candidates: Vec<_> = wanted.into_iter().collect();
+        if let InstalledGuard::Known(last) = &self.pod_guard
+            && wanted != Some(last)
+        {
+            candidates.push(last);
+        }
+        self.pod_guard = state::find_pod_guard(&candidates, &mut self.guard_listing).await?;
+        Ok(())
+    }
+
+    /// Reason why nftables cannot filter the frames of bridges, if so.
+    async fn bridge_filter_unavailable(&mut self) -> Result<Option<String>, AgentError> {
+        if let Some(known) = &self.bridge_filter {
+            return Ok(known.clone().err());
+        }
+        let found = nftables::pod_guard::bridge_filter_unavailable().await;
+        let found = found.map_err(HostError::from)?;
+        self.bridge_filter = Some(found.clone().map_or(Ok(()), Err));
+        Ok(found)
     }
 }
 

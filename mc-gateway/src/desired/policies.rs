@@ -9,7 +9,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use mc_api::label_identity::{Labels, parse_normalized};
 use mc_api::network_policy::{Action, ENFORCEMENT_ACTION, L4Protocol, ObjectName, Policy};
-use mc_api::node_policy_status::NodePolicyStatusSpec;
 use mc_gateway_common::abi::policy::{
     ADDRESS_CLASSES, ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IDENTITIES, MAX_ADDRESS_CLASSES,
     MAX_IDENTITIES, MAX_POLICY_RULES, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
@@ -18,6 +17,7 @@ use mc_gateway_common::abi::policy::{
 use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 
 use super::LocalNode;
+use super::node_policies::NodePolicies;
 use super::rule_names::{RuleName, rule_ids, rule_names};
 use crate::cidr::{abi_prefix_len, parse_address, parse_prefix, to_abi_addr};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
@@ -25,30 +25,13 @@ use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
-    ContainerPort, Dimension, Identity, LocalPod, Mode, PodSets, PolicySet, ProtectedPods, ProxiedEndpoints,
-    RuleKey, RuleValue, ServicePeer, ServicePeerPort, SetInfo, Tables, compile, protected_pods, shadowed,
+    ContainerPort, Dimension, Identity, LocalPod, Mode, PodSets, PolicySet, ProxiedEndpoints, RuleKey,
+    RuleValue, ServicePeer, ServicePeerPort, SetInfo, Tables, compile, protected_pods, shadowed,
 };
 use crate::policy_objects::{PolicyObjects, SliceEndpoints};
 use crate::policy_report;
 use crate::policy_tables::{PolicyTables, RulePrefix};
 use crate::service_objects::{ServicePort, SlicePort};
-
-/// Policies on packets of this node's Pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodePolicies {
-    /// The tables; empty if no policy selects a Pod here.
-    pub tables: Arc<PolicyTables>,
-    /// The rules in the tables, by ID.
-    pub rules: Arc<BTreeMap<u32, RuleName>>,
-    /// Addresses of all Pods of this node.
-    pub pods: Arc<BTreeSet<IpAddr>>,
-    /// Whether the packets of the own cluster are policed as well, at the devices of the Pods.
-    pub polices_cluster: bool,
-    /// The Pods behind Services that are left to the service proxy and that policies protect; gateways only.
-    pub protected: Arc<ProtectedPods>,
-    /// The report to the controllers; none while policies are not enforced.
-    pub report: Option<Arc<NodePolicyStatusSpec>>,
-}
 
 /// Inputs of the tables, and the tables.
 #[derive(Clone, Debug, Default)]
@@ -71,14 +54,6 @@ struct Inputs {
     /// Pod CIDRs of other clusters.
     remote_pods: Vec<IpNet>,
     proxied: ProxiedEndpoints,
-}
-
-impl NodePolicies {
-    /// Whether the packets of this node's Pods are policed at their devices.
-    #[must_use]
-    pub fn polices_devices(&self) -> bool {
-        self.polices_cluster && !self.tables.is_empty()
-    }
 }
 
 impl PolicyCache {
@@ -206,6 +181,7 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
         tables: Arc::new(compiled.entries),
         polices_cluster: mode == Mode::All,
         protected: Arc::new(protected_pods(&set, &inputs.proxied)),
+        has_rules: compiled.has_rules,
         report: Some(Arc::new(report)),
     };
     (policies, rejected)
@@ -217,6 +193,8 @@ struct Compiled {
     names: BTreeMap<u32, RuleName>,
     /// Kind and name of the policies with a rule for a Pod.
     selecting: BTreeSet<Arc<str>>,
+    /// [`NodePolicies::has_rules`].
+    has_rules: bool,
     issues: Vec<FieldError>,
 }
 
@@ -228,6 +206,7 @@ impl Compiled {
             entries: map_entries(&tables, &ids, inputs, me),
             names: rule_names(&tables, &ids),
             selecting: tables.policies,
+            has_rules: tables.has_rules_in_force,
             issues,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::policies::NodePolicies;
+use super::node_policies::NodePolicies;
 use super::services::Services;
 use super::{AntreaInterop, SourceAddrs};
 use crate::peer_secret::{PeerAuth, PublicKey};

@@ -1,4 +1,4 @@
-//! The kernel's notifications about the agent's nftables table (`NFNLGRP_NFTABLES`).
+//! The kernel's notifications about the agent's nftables tables (`NFNLGRP_NFTABLES`).
 //!
 //! The socket is opened here because the connections of `rtnetlink` are of `NETLINK_ROUTE`; the messages are parsed
 //! with the packet types of that crate.
@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::nftables::TABLE;
+use super::nftables::TABLES;
 
 /// Bit of the multicast group `NFNLGRP_NFTABLES` (7, `linux/netfilter/nfnetlink.h`).
 const GROUP: u32 = 1 << 6;
@@ -25,8 +25,10 @@ const HEADER_LEN: usize = 16;
 const FAMILY_HEADER_LEN: usize = 4;
 /// The table's name in every message about a table, chain, rule, set or element (`NFTA_*_TABLE`).
 const ATTRIBUTE_TABLE: u16 = 1;
-/// `NFPROTO_INET`, the family of the table.
+/// `NFPROTO_INET`.
 const FAMILY_INET: u8 = 1;
+/// `NFPROTO_BRIDGE`.
+const FAMILY_BRIDGE: u8 = 7;
 /// Longer than a message of the kernel (`NLMSG_GOODSIZE`).
 const BUFFER_LEN: usize = 32 * 1024;
 
@@ -48,7 +50,7 @@ impl NftNotifications {
         Ok(Self { socket })
     }
 
-    /// Waits for a change of the table, or for lost notifications.
+    /// Waits for a change of a table, or for lost notifications.
     pub(super) async fn changed(&self) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER_LEN];
         loop {
@@ -65,11 +67,10 @@ impl NftNotifications {
     }
 }
 
-/// Whether any message of a datagram is about the agent's table.
+/// Whether any message of a datagram is about a table of the agent.
 fn concerns_table(mut datagram: &[u8]) -> bool {
-    let table = TABLE.strip_prefix("inet ").unwrap_or(TABLE).as_bytes();
     while let Ok(message) = NetlinkBuffer::new_checked(datagram) {
-        if is_about(&message, table) {
+        if is_about_table(&message) {
             return true;
         }
         // The next message begins at a multiple of 4 bytes.
@@ -82,17 +83,27 @@ fn concerns_table(mut datagram: &[u8]) -> bool {
     false
 }
 
-fn is_about(message: &NetlinkBuffer<&[u8]>, table: &[u8]) -> bool {
+fn is_about_table(message: &NetlinkBuffer<&[u8]>) -> bool {
     let Some((header, attributes)) = message.payload().split_first_chunk::<FAMILY_HEADER_LEN>() else {
         return false;
     };
+    let family = match header[0] {
+        FAMILY_INET => "inet",
+        FAMILY_BRIDGE => "bridge",
+        _ => return false,
+    };
+    let is_ours = |name: &[u8]| {
+        let known = TABLES.iter().filter_map(|table| table.split_once(' '));
+        // The name ends with NUL.
+        known
+            .filter(|(of_family, _)| *of_family == family)
+            .any(|(_, table)| name.strip_suffix(&[0]) == Some(table.as_bytes()))
+    };
     message.message_type().to_be_bytes()[0] == SUBSYSTEM
-        && header[0] == FAMILY_INET
         && NlasIterator::new(attributes)
             .map_while(Result::ok)
             .find(|attribute| attribute.kind() == ATTRIBUTE_TABLE)
-            // The name ends with NUL.
-            .is_some_and(|attribute| attribute.value().strip_suffix(&[0]) == Some(table))
+            .is_some_and(|attribute| is_ours(attribute.value()))
 }
 
 #[cfg(test)]
@@ -124,10 +135,14 @@ mod tests {
     fn messages_about_the_table_are_recognised() {
         let deleted = 0x0a02;
         assert!(concerns_table(&message(deleted, FAMILY_INET, "mc_gateway")));
+        for family in [FAMILY_INET, FAMILY_BRIDGE] {
+            assert!(concerns_table(&message(deleted, family, "mc_gateway_pods")));
+        }
         for other in [
             message(deleted, FAMILY_INET, "mc_gateway2"),
             message(deleted, FAMILY_INET, "mc"),
             message(deleted, 2, "mc_gateway"),
+            message(deleted, FAMILY_BRIDGE, "mc_gateway"),
             message(0x0102, FAMILY_INET, "mc_gateway"),
         ] {
             assert!(!concerns_table(&other));

@@ -9,14 +9,32 @@ use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessa
 use super::{HostError, netlink};
 use crate::resolved::PodLink;
 
-/// The devices by index.
-pub(super) async fn observe(handle: &Handle) -> Result<BTreeMap<u32, PodLink>, HostError> {
+/// The devices by index, and the names of all bridges.
+pub(super) async fn observe(
+    handle: &Handle,
+) -> Result<(BTreeMap<u32, PodLink>, BTreeMap<u32, String>), HostError> {
     let mut messages = handle.link().get().execute();
-    let mut found = BTreeMap::new();
+    let (mut found, mut bridges) = (BTreeMap::new(), BTreeMap::new());
     while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
-        found.extend(parse(&message).map(|link| (message.header.index, link)));
+        let index = message.header.index;
+        found.extend(parse(&message).map(|link| (index, link)));
+        bridges.extend(bridge_name(&message).map(|name| (index, name)));
     }
-    Ok(found)
+    Ok((found, bridges))
+}
+
+/// The name of a bridge.
+fn bridge_name(message: &LinkMessage) -> Option<String> {
+    let mut name = None;
+    let mut is_bridge = false;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(text) => name = Some(text.clone()),
+            LinkAttribute::LinkInfo(infos) => is_bridge = infos.contains(&LinkInfo::Kind(InfoKind::Bridge)),
+            _ => {}
+        }
+    }
+    name.filter(|_| is_bridge)
 }
 
 /// Whether a device may lead to a Pod.
@@ -64,5 +82,17 @@ mod tests {
         assert_eq!(of(InfoKind::Veth, true), Some(found));
         assert_eq!(of(InfoKind::Veth, false), None, "both ends are on the host");
         assert_eq!(of(InfoKind::Vlan, true), None);
+    }
+
+    #[test]
+    fn bridges_have_names() {
+        let of = |kind| {
+            let mut message = LinkMessage::default();
+            let info = LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]);
+            message.attributes = vec![LinkAttribute::IfName("cni0".to_owned()), info];
+            bridge_name(&message)
+        };
+        assert_eq!(of(InfoKind::Bridge), Some("cni0".to_owned()));
+        assert_eq!(of(InfoKind::Veth), None);
     }
 }

@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use rtnetlink::Handle;
 
 use super::nftables::Listing;
+use super::nftables::pod_guard::GuardListing;
 use super::underlay::KnownPaths;
 use super::{HostError, ipsec, ipv6, link, neighbors, nftables, pod_links, policy_routing, route, underlay};
-use crate::plan::Device;
-use crate::resolved::{HostInputs, NftRules, PodLinks, ReturnRoutes, RouteKey};
+use crate::plan::{Device, InstalledGuard};
+use crate::resolved::{HostInputs, NftRules, PodGuard, PodLinks, ReturnRoutes, RouteKey};
 use crate::shared_map::SharedMap;
 
 /// The agent's state on the host, and the host's own that the resolved state depends on.
@@ -51,9 +52,12 @@ pub async fn observe(
             ipsec: ipsec::observe().await?,
             neighbor_limits: neighbors::limits(),
             ipv6_unavailable: ipv6::unavailable_reason(device),
+            bridge_filter_unavailable: None,
             pod_links: if polices_pods {
+                let (links, bridges) = pod_links::observe(handle).await?;
                 PodLinks {
-                    links: pod_links::observe(handle).await?,
+                    links,
+                    bridges,
                     routes: routes.connected,
                 }
             } else {
@@ -79,4 +83,23 @@ pub async fn find_nft_rules(
     let found = candidates.iter().find(|rules| listing.is_of(rules, device));
     *known = found.map(|_| listing);
     Ok(found.map(|rules| (*rules).clone()))
+}
+
+/// The candidate that the tables of the Pod guard implement, if any. `known` is as in [`find_nft_rules`].
+pub async fn find_pod_guard(
+    candidates: &[&PodGuard],
+    known: &mut Option<GuardListing>,
+) -> Result<InstalledGuard, HostError> {
+    let listing = nftables::pod_guard::read().await?;
+    if listing.is_absent() {
+        return Ok(InstalledGuard::Absent);
+    }
+    if known.as_ref().is_some_and(|known| *known != listing) {
+        return Ok(InstalledGuard::Unknown);
+    }
+    let found = candidates.iter().find(|guard| listing.is_of(guard));
+    *known = found.map(|_| listing);
+    Ok(found.map_or(InstalledGuard::Unknown, |guard| {
+        InstalledGuard::Known((*guard).clone())
+    }))
 }

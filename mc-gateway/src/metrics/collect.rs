@@ -31,7 +31,7 @@ pub(super) struct KernelCounters {
     pub(super) sample_limiters: Vec<SampleLimiter>,
     /// By the kernel's connection tracking.
     pub(super) conntrack: BTreeMap<&'static str, u64>,
-    /// Packets dropped by the nftables table.
+    /// Packets dropped by the nftables tables.
     pub(super) nftables: BTreeMap<&'static str, u64>,
 }
 
@@ -140,7 +140,7 @@ fn nftables(scrape: &mut Scrape, drops: &BTreeMap<&str, u64>) {
     scrape.family(
         "mcgateway_nftables_drops_total",
         Kind::Counter,
-        "Packets dropped by the agent's nftables table since it was last written, by reason.",
+        "Packets dropped by the agent's nftables tables since they were last written, by reason.",
     );
     for (reason, packets) in drops {
         scrape.value(&[("reason", reason)], packets);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use mc_gateway_common::abi::{self, Addr};
 
-use super::{Attachment, Hook, ServiceAction};
+use super::{Attachment, Hook, InstalledGuard, ServiceAction};
 use crate::policy_tables::PolicyTables;
-use crate::resolved::{NftRules, PrefixKey, ReturnRoutes, RouteKey};
+use crate::resolved::{NftRules, PodGuard, PrefixKey, ReturnRoutes, RouteKey};
 
 /// One change. It contains the previous value, so that it can be undone. Large values are boxed: a plan may have an
 /// action for each of 100,000 prefixes.
@@ -110,6 +110,13 @@ pub enum Action {
         /// New value.
         to: Option<Box<NftRules>>,
     },
+    /// Replaces the nftables tables of the Pod guard in one transaction; none removes them.
+    SetPodGuard {
+        /// Previous value.
+        from: Box<InstalledGuard>,
+        /// New value.
+        to: Option<Box<PodGuard>>,
+    },
     /// Changes the policy routing of replies from clusters with Antrea gateways.
     SetReturnRoutes {
         /// Previous value.
@@ -185,6 +192,14 @@ impl Action {
                 from: None,
             },
             Self::SetNftables { from, to } => Self::SetNftables { from: to, to: from },
+            Self::SetPodGuard { from, to } => Self::SetPodGuard {
+                to: match *from {
+                    InstalledGuard::Absent => None,
+                    InstalledGuard::Known(guard) => Some(Box::new(guard)),
+                    InstalledGuard::Unknown => return None,
+                },
+                from: Box::new(InstalledGuard::of(to.as_deref())),
+            },
             Self::SetReturnRoutes { from, to } => Self::SetReturnRoutes { from: to, to: from },
             Self::SetRoute { key, from, to } => Self::SetRoute {
                 key,
@@ -246,6 +261,11 @@ impl fmt::Display for Action {
             Self::Detach { hook, .. } => write!(f, "detach {} from {}", hook.program.name(), hook.device),
             Self::SetNftables { to: Some(_), .. } => write!(f, "write nftables table"),
             Self::SetNftables { to: None, .. } => write!(f, "remove nftables table"),
+            Self::SetPodGuard { to: Some(guard), .. } => {
+                let pods = guard.pods.len().saturating_add(guard.without_device.len());
+                write!(f, "set Pod guard with {pods} addresses of Pods")
+            }
+            Self::SetPodGuard { to: None, .. } => write!(f, "remove Pod guard"),
             Self::SetReturnRoutes { to, .. } => {
                 write!(
                     f,

@@ -9,6 +9,7 @@ mod cache;
 mod counter_slots;
 mod maglev_tables;
 mod model;
+mod pod_guard;
 mod prefixes;
 mod routes;
 mod service;
@@ -32,6 +33,7 @@ pub use action::Action;
 pub use cache::PlanCache;
 use counter_slots::CounterSlots;
 pub use model::execute_in_memory;
+pub use pod_guard::InstalledGuard;
 pub use service::{ServiceAction, ServiceMaps};
 use slots::Slots;
 
@@ -82,6 +84,8 @@ pub struct ObservedState {
     pub return_routes: ReturnRoutes,
     /// Contents of the nftables table; none if it is missing or modified.
     pub nftables: Option<NftRules>,
+    /// The guard of Pods.
+    pub pod_guard: InstalledGuard,
     /// Attached programs.
     pub attachments: BTreeMap<Hook, Attachment>,
 }
@@ -150,6 +154,7 @@ pub fn plan(
         adds: Vec::new(),
         removes: Vec::new(),
     };
+    planner.close_pods(observed, resolved);
     planner.device(mc0, resolved);
     planner.addresses(observed, resolved);
     planner.next_hops(observed, resolved, &next_hops, &counters);
@@ -160,6 +165,7 @@ pub fn plan(
     planner.policies(observed, resolved);
     planner.prefixes(observed, resolved, &groups, cache);
     planner.attachments(observed, resolved, mc0, device);
+    planner.pod_guard(observed, resolved);
     planner.return_routes(observed, resolved);
     planner.nftables(observed, resolved);
     planner.routes(observed, resolved, cache);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Attachment, Device, ObservedState};
+use super::{Action, Attachment, Device, InstalledGuard, ObservedState};
 
 /// Executes an action; a new device has the index 9.
 pub fn execute_in_memory(node: &mut ObservedState, action: Action) {
@@ -50,6 +50,7 @@ pub fn execute_in_memory(node: &mut ObservedState, action: Action) {
             node.attachments.remove(&hook);
         }
         Action::SetNftables { to, .. } => node.nftables = to.map(|rules| *rules),
+        Action::SetPodGuard { to, .. } => node.pod_guard = InstalledGuard::of(to.as_deref()),
         Action::SetReturnRoutes { to, .. } => node.return_routes = *to,
         Action::SetRoute { key, to, .. } => {
             node.routes.set(key, to);

@@ -97,6 +97,7 @@ pub fn compile(set: &PolicySet) -> (Tables, Vec<FieldError>) {
         identities: by_identity.by_id.clone(),
         address_classes: by_address.by_prefix.clone(),
         rule_names: rules.iter().map(|rule| rule.name.clone()).collect(),
+        has_rules_in_force: rules.iter().any(|rule| !rule.is_audited),
         ..Tables::default()
     };
     for (list, number) in sets {

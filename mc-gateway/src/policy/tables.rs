@@ -45,6 +45,8 @@ pub struct Tables {
     pub rule_names: Vec<RuleRef>,
     /// Kind and name of the policies with a rule for a Pod of [`Self::pods`].
     pub policies: BTreeSet<Arc<str>>,
+    /// Whether a rule is in force, also if it applies to Pods of other Nodes only.
+    pub has_rules_in_force: bool,
 }
 
 /// The sets of rules of a Pod, by number.

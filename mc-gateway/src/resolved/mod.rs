@@ -11,6 +11,7 @@ pub mod model;
 mod neighbors;
 mod nft_rules;
 mod pod_devices;
+mod pod_guard;
 mod prefix;
 mod refusal;
 mod resolver;
@@ -40,6 +41,7 @@ pub use mc_gateway_common::abi::PrefixKey;
 pub use neighbors::NeighborLimits;
 pub use nft_rules::{HostPort, NftRules, PacketFilter};
 pub use pod_devices::{PodLink, PodLinks};
+pub use pod_guard::{BridgeGuard, PodGuard};
 pub use prefix::Prefix;
 pub use resolver::{HostInputs, Resolution, Settings, resolve};
 pub use return_routes::ReturnRoutes;
@@ -122,6 +124,8 @@ pub struct ResolvedState {
     pub devices: BTreeMap<String, u32>,
     /// Devices of Pods by name, if their packets are policed.
     pub pod_devices: BTreeMap<String, u32>,
+    /// Pods that may send and receive packets; none while no policy may select a Pod of this Node.
+    pub pod_guard: Option<PodGuard>,
     /// How programs are attached.
     pub attach_mode: AttachMode,
 }

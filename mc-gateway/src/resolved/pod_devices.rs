@@ -25,30 +25,31 @@ pub struct PodLink {
 pub struct PodLinks {
     /// By index.
     pub links: BTreeMap<u32, PodLink>,
+    /// Names of all bridges by index.
+    pub bridges: BTreeMap<u32, String>,
     /// Foreign routes of the main table without a gateway: destination and index of the device.
     pub routes: BTreeSet<(IpNet, u32)>,
 }
 
-/// The devices of Pods by name, with their index, and an issue for each known Pod without one.
-pub(super) fn pod_devices(
-    observed: &PodLinks,
-    ranges: &[IpNet],
-    pods: &BTreeSet<IpAddr>,
-) -> (BTreeMap<String, u32>, Vec<FieldError>) {
+/// The devices of this node's Pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PodDevices {
+    /// By name, with their index.
+    pub(super) devices: BTreeMap<String, u32>,
+    /// Index of the device that each known Pod is routed to: its own one, or a bridge; none if that leads to no Pod.
+    pub(super) routed_to: BTreeMap<IpAddr, Option<u32>>,
+}
+
+/// The devices of Pods in these ranges and of known Pods.
+pub(super) fn pod_devices(observed: &PodLinks, ranges: &[IpNet], pods: &BTreeSet<IpAddr>) -> PodDevices {
     let in_range = |net: &IpNet| ranges.iter().any(|range| range.contains(net));
     let of_ranges = observed.routes.iter().filter(|(net, _)| in_range(net));
     let mut indexes: BTreeSet<u32> = of_ranges.map(|(_, index)| *index).collect();
-    let mut issues = Vec::new();
-    for addr in pods {
-        let containing = observed.routes.iter().filter(|(net, _)| net.contains(addr));
-        let longest = containing.max_by_key(|(net, _)| net.prefix_len());
-        match longest.filter(|(_, index)| observed.leads_to_pods(*index)) {
-            Some((_, index)) => {
-                indexes.insert(*index);
-            }
-            None => issues.push(without_device(addr)),
-        }
-    }
+    let routed_to: BTreeMap<_, _> = pods
+        .iter()
+        .map(|addr| (*addr, observed.device_of(addr)))
+        .collect();
+    indexes.extend(routed_to.values().flatten());
     let links = observed.links.iter();
     let devices = links
         .filter(|(index, link)| {
@@ -56,7 +57,15 @@ pub(super) fn pod_devices(
         })
         .map(|(index, link)| (link.name.clone(), *index))
         .collect();
-    (devices, issues)
+    PodDevices { devices, routed_to }
+}
+
+impl PodDevices {
+    /// An issue for each known Pod without a device.
+    pub(super) fn issues(&self) -> impl Iterator<Item = FieldError> {
+        let missing = self.routed_to.iter().filter(|(_, device)| device.is_none());
+        missing.map(|(addr, _)| without_device(addr))
+    }
 }
 
 fn without_device(addr: &IpAddr) -> FieldError {
@@ -73,6 +82,19 @@ fn without_device(addr: &IpAddr) -> FieldError {
 // === impl PodLinks ===
 
 impl PodLinks {
+    /// Index of the device that an address is routed to, if it leads to Pods.
+    fn device_of(&self, addr: &IpAddr) -> Option<u32> {
+        let containing = self.routes.iter().filter(|(net, _)| net.contains(addr));
+        let (_, index) = containing.max_by_key(|(net, _)| net.prefix_len())?;
+        Some(*index).filter(|index| self.leads_to_pods(*index))
+    }
+
+    /// Name of a device that leads to Pods.
+    pub(super) fn name(&self, index: u32) -> Option<&str> {
+        let link = self.links.get(&index).map(|link| &link.name);
+        link.or_else(|| self.bridges.get(&index)).map(String::as_str)
+    }
+
     /// Whether the device of this index may lead to Pods, or is a bridge with such ports.
     fn leads_to_pods(&self, index: u32) -> bool {
         self.links.contains_key(&index) || self.links.values().any(|link| link.bridge == Some(index))
@@ -100,6 +122,7 @@ mod tests {
                     )
                 })
                 .collect(),
+            bridges: BTreeMap::new(),
             routes: routes
                 .iter()
                 .map(|(net, index)| (net.parse().unwrap(), *index))
@@ -110,9 +133,9 @@ mod tests {
     fn names(observed: &PodLinks, pods: &[&str]) -> (Vec<String>, Vec<String>) {
         let pods = pods.iter().map(|addr| addr.parse().unwrap()).collect();
         let ranges = ["10.1.1.0/24".parse().unwrap()];
-        let (devices, issues) = pod_devices(observed, &ranges, &pods);
-        let values = issues.into_iter().map(|issue| issue.value);
-        (devices.into_keys().collect(), values.collect())
+        let found = pod_devices(observed, &ranges, &pods);
+        let values = found.issues().map(|issue| issue.value).collect();
+        (found.devices.into_keys().collect(), values)
     }
 
     #[test]

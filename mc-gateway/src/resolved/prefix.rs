@@ -9,7 +9,7 @@ use mc_gateway_common::abi::{self, PrefixKey};
 
 use super::ResolvedState;
 use crate::cidr::{abi_prefix_len, to_abi_addr};
-use crate::desired::policies::NodePolicies;
+use crate::desired::node_policies::NodePolicies;
 use crate::desired::{AntreaInterop, DesiredState, PrefixRoute};
 use crate::shared_map::SharedMap;
 

@@ -9,6 +9,7 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS, SourceMac};
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
 use super::pod_devices::pod_devices;
+use super::pod_guard::pod_guard;
 use super::refusal::{self, Refusals};
 use super::{
     IpsecPolicies, MIN_V6_MTU, NeighborLimits, PacketFilter, PodLinks, ResolutionCache, ResolvedState,
@@ -74,6 +75,8 @@ pub struct HostInputs {
     pub ipv6_unavailable: Option<String>,
     /// Devices and routes of Pods; none while their packets are not policed.
     pub pod_links: PodLinks,
+    /// Reason why nftables cannot filter the frames of bridges, if so.
+    pub bridge_filter_unavailable: Option<String>,
 }
 
 /// Result of [`resolve`].
@@ -191,12 +194,7 @@ pub fn resolve(
         state.routes = cache.supernets.update(&state.routes, foreign).clone();
     }
     state.filter = packet_filter(&state, desired, inputs, settings);
-    if desired.policies.polices_devices() {
-        let ranges = prefix::delivered(&desired.prefixes);
-        let (devices, missing) = pod_devices(&inputs.pod_links, &ranges, &desired.policies.pods);
-        state.pod_devices = devices;
-        issues.extend(missing);
-    }
+    police_pods(&mut state, desired, inputs, settings, &mut issues);
     Resolution {
         state,
         issues,
@@ -208,6 +206,31 @@ pub fn resolve(
 /// Most prefixes that have a route each. Until the agent has split a supernet, a new foreign route inside it takes the
 /// packets of the prefixes that it covers; next to a route for each prefix it takes none.
 const MAX_EXACT_ROUTES: usize = 256;
+
+/// Adds the devices of Pods and their guard, while policies are enforced there.
+fn police_pods(
+    state: &mut ResolvedState,
+    desired: &DesiredState,
+    inputs: &HostInputs,
+    settings: &Settings<'_>,
+    issues: &mut Vec<FieldError>,
+) {
+    let policies = &desired.policies;
+    if !policies.polices_devices() && !policies.guards_pods() {
+        return;
+    }
+    let ranges = prefix::delivered(&desired.prefixes);
+    let pods = pod_devices(&inputs.pod_links, &ranges, &policies.pods);
+    if policies.guards_pods() {
+        let (guard, issue) = pod_guard(desired, inputs, &pods.routed_to, settings.node_name);
+        state.pod_guard = guard;
+        issues.extend(issue);
+    }
+    if policies.polices_devices() {
+        issues.extend(pods.issues());
+        state.pod_devices = pods.devices;
+    }
+}
 
 fn packet_filter(
     state: &ResolvedState,

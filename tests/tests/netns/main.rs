@@ -30,6 +30,7 @@ mod neighbors;
 mod nics;
 mod observability;
 mod path_mtu_hints;
+mod pod_guard;
 mod pod_policies;
 mod policies;
 mod policy_churn;

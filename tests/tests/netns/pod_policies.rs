@@ -21,6 +21,7 @@ use crate::{
     fixture::{options, wait_for_log},
     identities::{pod_manifest, write},
     observability::{inspect, row},
+    pod_guard,
     policies::{self, PORT, TIMEOUT, enforce, get_from, wait_dropped_from, wait_passing_from, write_policy},
 };
 
@@ -30,7 +31,7 @@ pub(crate) const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 102, 0, 80);
 pub(crate) const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 20);
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 20);
 /// The first addresses of the nodes' ranges, which their Pods use as gateways.
-const NODE_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 1);
+pub(crate) const NODE_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 1);
 const GATEWAY_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 1);
 
 /// Longest wait for the answer to a datagram.
@@ -45,7 +46,14 @@ pub(crate) struct Bed {
 }
 
 /// A Pod on a node of west, behind a device of its own, or on the bridge of the node.
-fn add_pod(bed: &Topology, node: Place, name: &str, ip: Ipv4Addr, gateway: Ipv4Addr, bridge: bool) -> Netns {
+pub(crate) fn add_pod(
+    bed: &Topology,
+    node: Place,
+    name: &str,
+    ip: Ipv4Addr,
+    gateway: Ipv4Addr,
+    bridge: bool,
+) -> Netns {
     let pod = Netns::create(&format!("{}-{name}", bed.options().prefix)).expect("a namespace");
     let host = bed.netns(node);
     pod.veth("eth0", host, name).expect("a pair of devices");
@@ -255,7 +263,7 @@ impl Bed {
     }
 
     /// Names of the links to devices of Pods on the server's node.
-    fn links(&self) -> Vec<String> {
+    pub(crate) fn links(&self) -> Vec<String> {
         let links = fs::read_dir(self.hosts.bpf_dir(Place::NodeWest).join("links")).expect("links");
         let names = links.map(|entry| {
             entry
@@ -287,7 +295,7 @@ fn datagram_error(client: &Netns, to: Ipv4Addr, size: usize) -> Option<Errno> {
 }
 
 /// Allows requests of clients in the own cluster to the server, and nothing else.
-const CLIENTS_ONLY: &str = "  \
+pub(crate) const CLIENTS_ONLY: &str = "  \
   - action: Allow
     from: [{podSelector: {matchLabels: {app: client}}}]
     ports: [{protocol: TCP, port: 8080}]
@@ -411,7 +419,7 @@ fn check_new_pod(name: &str, bridge: bool) {
         .traffic()
         .echo_server(&late, "late", PORT)
         .expect("a server");
-    bed.wait_dropped(&bed.far, LATE, "policy-pod", "a Pod that the agent has not seen");
+    pod_guard::wait_guarded(&bed, &bed.far, LATE, "a Pod that the agent has not seen");
     bed.wait_passing(bed.hosts.netns(Place::NodeWest), LATE, "its kubelet");
     bed.write_pod("late", Place::NodeWest, LATE, "unselected");
     bed.wait_passing(&bed.far, LATE, "a Pod that no policy selects");

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::identities::{DB, WEB, identity, pod, with_identities};
 use super::*;
 use crate::cidr::to_abi_addr;
-use crate::desired::policies::NodePolicies;
+use crate::desired::node_policies::NodePolicies;
 use crate::identity_objects::IdentityInfo;
 use crate::policy::Mode;
 use crate::policy_objects;
@@ -106,6 +106,10 @@ fn a_node_has_the_rules_of_its_own_pods() {
     assert!(tables.rules.values().any(|rule| rule.action == RULE_DROP));
     let (elsewhere, _) = enforced("a", &objects, Some(Mode::All));
     assert!(elsewhere.tables.is_empty(), "no Pod is selected there");
+    assert!(
+        policies.guards_pods() && elsewhere.guards_pods(),
+        "a new Pod may be selected"
+    );
 }
 
 #[test]
@@ -145,6 +149,13 @@ fn policies_are_enforced_as_configured() {
     );
     let actions: BTreeSet<u32> = stretched.tables.rules.values().map(|rule| rule.action).collect();
     assert_eq!(actions, BTreeSet::from([RULE_ALLOW]), "Antrea drops the rest");
+    assert!(!stretched.guards_pods(), "Antrea guards the Pods");
+    let (none, _) = enforced(
+        "b",
+        &with_policy(json!({"priority": 1, "tier": "securityops"})),
+        Some(Mode::All),
+    );
+    assert!(!none.guards_pods(), "no rule");
 }
 
 /// The mode of `auto` changes while the agent runs.
@@ -310,6 +321,14 @@ fn audited_policies_that_do_not_fit_are_left_out() {
         audited.object.enforcement = mc_api::network_policy::EnforcementAction::Audit;
         objects.policies.policies.push(audited.into());
     };
+    let mut objects = with_policy(web_policy());
+    objects.policies.policies.clear();
+    annotated(&mut objects, "small", web_policy());
+    let (audited, _) = enforced("b", &objects, Some(Mode::All));
+    assert!(
+        audited.polices_devices() && !audited.guards_pods(),
+        "nothing is dropped"
+    );
     let mut objects = with_policy(web_policy());
     annotated(&mut objects, "small", web_policy());
     let (policies, rejected) = enforced("b", &objects, Some(Mode::All));

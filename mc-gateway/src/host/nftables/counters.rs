@@ -1,35 +1,41 @@
-//! Packets dropped by the table.
+//! Packets dropped by the tables.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::LIST;
-use super::filter::REASONS;
+use super::pod_guard::POD_GUARD;
+use super::{TABLES, filter, list};
 
-/// Dropped packets by reason; empty if the table cannot be read. Reads no rules of other tables, which a service proxy
-/// may have thousands of.
+/// Dropped packets by reason, without those of tables that cannot be read. Reads no rules of other tables, which a
+/// service proxy may have thousands of.
 #[must_use]
 pub fn read_counters() -> BTreeMap<&'static str, u64> {
-    let list = Command::new("nft")
-        .args(LIST)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    list.map(|output| parse(&output.stdout)).unwrap_or_default()
+    let mut sums = BTreeMap::new();
+    for table in TABLES {
+        let list = Command::new("nft")
+            .args(list(table))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output();
+        if let Ok(output) = list {
+            add_counters(&output.stdout, &mut sums);
+        }
+    }
+    sums
 }
 
-/// The sums of the counters in rules with a reason as comment.
-fn parse(json: &[u8]) -> BTreeMap<&'static str, u64> {
+/// Adds the counters in rules with a reason as comment to the sums.
+fn add_counters(json: &[u8], sums: &mut BTreeMap<&'static str, u64>) {
     let Ok(document) = serde_json::from_slice::<Value>(json) else {
-        return BTreeMap::new();
+        return;
     };
     let items = document.get("nftables").and_then(Value::as_array);
-    let mut sums = BTreeMap::new();
     for rule in items.into_iter().flatten().filter_map(|item| item.get("rule")) {
         let comment = rule.get("comment").and_then(Value::as_str);
-        let Some(reason) = REASONS.into_iter().find(|reason| comment == Some(reason)) else {
+        let mut reasons = filter::REASONS.into_iter().chain([POD_GUARD]);
+        let Some(reason) = reasons.find(|reason| comment == Some(reason)) else {
             continue;
         };
         let statements = rule.get("expr").and_then(Value::as_array);
@@ -41,7 +47,6 @@ fn parse(json: &[u8]) -> BTreeMap<&'static str, u64> {
         let sum: &mut u64 = sums.entry(reason).or_default();
         *sum = packets.fold(*sum, u64::saturating_add);
     }
-    sums
 }
 
 #[cfg(test)]
@@ -56,9 +61,17 @@ mod tests {
             {"rule": {"chain": "output", "comment": "tunnel-guard", "expr": [{"counter": {"packets": 2}}]}},
             {"rule": {"chain": "output", "comment": "foreign", "expr": [{"counter": {"packets": 3}}]}},
             {"rule": {"comment": "not-exported", "expr": [{"drop": null}]}}]}"#;
-        assert_eq!(parse(json), [("not-exported", 0), ("tunnel-guard", 12)].into());
+        let mut sums = BTreeMap::new();
+        add_counters(json, &mut sums);
+        let guard =
+            br#"{"nftables": [{"rule": {"comment": "pod-guard", "expr": [{"counter": {"packets": 3}}]}}]}"#;
+        add_counters(guard, &mut sums);
+        add_counters(guard, &mut sums);
+        let expected = [("not-exported", 0), ("pod-guard", 6), ("tunnel-guard", 12)];
+        assert_eq!(sums, expected.into());
         for invalid in [&b""[..], b"{}", b"[]", br#"{"nftables": {}}"#] {
-            assert_eq!(parse(invalid), BTreeMap::new());
+            add_counters(invalid, &mut sums);
+            assert_eq!(sums, expected.into());
         }
     }
 }

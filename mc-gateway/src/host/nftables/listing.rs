@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{chains, fingerprint};
+use super::{Table, table};
 use crate::resolved::NftRules;
 
 /// Fields that differ between two listings of an unchanged table.
@@ -30,11 +30,20 @@ impl Listing {
     /// Whether an agent has written the table for `rules`: same fingerprint and number of rules.
     #[must_use]
     pub fn is_of(&self, rules: &NftRules, device: &str) -> bool {
-        let chains = chains(rules, device);
+        self.is_table(&table(rules, device))
+    }
+
+    /// Whether an agent has written this table: same fingerprint and numbers of rules and set elements.
+    pub(super) fn is_table(&self, table: &Table) -> bool {
         let found: Vec<&Value> = self.0.iter().filter_map(|item| item.get("rule")).collect();
         let comment = found.first().and_then(|rule| rule.get("comment"));
-        let count: usize = chains.iter().map(|chain| chain.rules.len()).sum();
-        comment.and_then(Value::as_str) == Some(fingerprint(&chains).as_str()) && found.len() == count
+        let rules: usize = table.chains.iter().map(|chain| chain.rules.len()).sum();
+        let elements: usize = table.sets.iter().map(|set| set.elements.len()).sum();
+        let sets = self.0.iter().filter_map(|item| item.get("set"));
+        let lists = sets.filter_map(|set| set.get("elem")?.as_array());
+        comment.and_then(Value::as_str) == Some(table.fingerprint().as_str())
+            && found.len() == rules
+            && lists.map(Vec::len).sum::<usize>() == elements
     }
 }
 
@@ -43,6 +52,10 @@ fn remove_volatile(value: &mut Value) {
         Value::Object(fields) => {
             fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
             fields.values_mut().for_each(remove_volatile);
+            // The order of a set's elements is none of its contents.
+            if let Some(Value::Array(elements)) = fields.get_mut("elem") {
+                elements.sort_by_cached_key(Value::to_string);
+            }
         }
         Value::Array(items) => items.iter_mut().for_each(remove_volatile),
         _ => {}
@@ -66,9 +79,9 @@ mod tests {
     #[test]
     fn a_table_is_identified_by_fingerprint_and_size() {
         let wanted = NftRules::default();
-        let chains = chains(&wanted, "mc0");
-        let mark = fingerprint(&chains);
-        let count = chains.iter().map(|chain| chain.rules.len()).sum();
+        let table = table(&wanted, "mc0");
+        let mark = table.fingerprint();
+        let count = table.chains.iter().map(|chain| chain.rules.len()).sum();
         assert!(listing(&mark, count, 0).is_of(&wanted, "mc0"));
         assert!(
             !listing(&mark, count - 1, 0).is_of(&wanted, "mc0"),

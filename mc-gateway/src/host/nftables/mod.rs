@@ -1,11 +1,14 @@
-//! The agent's nftables table: source NAT of cross-cluster packets, and filters against forged and unwanted ones.
+//! The agent's nftables tables: source NAT of cross-cluster packets, filters against forged and unwanted ones, and the
+//! guard of Pods.
 //!
-//! One `inet` table serves both families (kernel 5.2).
+//! An `inet` table serves both families (kernel 5.2). The guard changes with every Pod and has tables of its own, so
+//! that the counters of the other one continue.
 
 mod counters;
 mod filter;
 mod listing;
 mod nets;
+pub mod pod_guard;
 mod snat;
 
 use std::fmt::Write as _;
@@ -21,14 +24,14 @@ use crate::resolved::NftRules;
 pub use counters::read_counters;
 pub use listing::Listing;
 
-/// Family and name of the table.
-pub const TABLE: &str = "inet mc_gateway";
+/// Family and name of the table of source NAT and filters.
+const TABLE: &str = "inet mc_gateway";
+
+/// Families and names of all tables.
+pub const TABLES: [&str; 3] = [TABLE, pod_guard::INET_TABLE, pod_guard::BRIDGE_TABLE];
 
 /// The table of IPv4-only versions.
 const LEGACY_TABLE: &str = "ip mc_gateway";
-
-/// Arguments of `nft` that list the table.
-const LIST: [&str; 5] = ["-j", "list", "table", "inet", "mc_gateway"];
 
 /// nftables was not read or written.
 #[derive(Debug, Error)]
@@ -44,12 +47,29 @@ pub enum NftError {
     },
 }
 
-/// A base chain with its rules.
+/// A chain with its rules.
 struct Chain {
     name: &'static str,
-    /// Type, hook and priority.
+    /// Type, hook and priority; empty if only rules lead to it.
     hook: String,
     rules: Vec<String>,
+}
+
+/// A named set.
+struct NamedSet {
+    name: String,
+    /// Type of the elements.
+    kind: &'static str,
+    elements: Vec<String>,
+}
+
+/// A table. Its first rule has no comment.
+struct Table {
+    /// Family and name.
+    name: &'static str,
+    sets: Vec<NamedSet>,
+    /// Chains with rules.
+    chains: Vec<Chain>,
 }
 
 impl Chain {
@@ -62,8 +82,8 @@ impl Chain {
     }
 }
 
-/// The chains with rules, in the order of the table.
-fn chains(rules: &NftRules, device: &str) -> Vec<Chain> {
+/// The table with the rules, and its chains in their order.
+fn table(rules: &NftRules, device: &str) -> Table {
     let snat = Chain {
         name: "postrouting",
         hook: "nat hook postrouting priority srcnat - 10".to_owned(),
@@ -71,57 +91,95 @@ fn chains(rules: &NftRules, device: &str) -> Vec<Chain> {
     };
     let filters = filter::chains(rules, device);
     let all = std::iter::once(snat).chain(filters);
-    all.filter(|chain| !chain.rules.is_empty()).collect()
+    Table {
+        name: TABLE,
+        sets: Vec::new(),
+        chains: all.filter(|chain| !chain.rules.is_empty()).collect(),
+    }
 }
 
 /// The script that creates the table or replaces an older version, in one transaction.
 #[must_use]
 pub fn script(rules: &NftRules, device: &str) -> String {
-    let chains = chains(rules, device);
-    let mark = fingerprint(&chains);
-    let mut script = delete_tables();
-    // Writing into a String cannot fail.
-    writeln!(script, "table {TABLE} {{").unwrap_or_default();
-    // The first rule carries the fingerprint.
-    let mut comment = format!(" comment \"{mark}\"");
-    for Chain { name, hook, rules } in &chains {
-        writeln!(script, "\tchain {name} {{\n\t\ttype {hook}; policy accept;").unwrap_or_default();
-        for rule in rules {
-            writeln!(script, "\t\t{rule}{}", std::mem::take(&mut comment)).unwrap_or_default();
-        }
-        script.push_str("\t}\n");
-    }
-    script.push_str("}\n");
-    script
+    delete_tables() + &table(rules, device).script()
 }
 
-/// Removes both tables; they are added first, so that the removal succeeds.
+/// Removes both tables.
 fn delete_tables() -> String {
-    [LEGACY_TABLE, TABLE]
-        .map(|table| format!("add table {table}\ndelete table {table}\n"))
-        .concat()
+    [LEGACY_TABLE, TABLE].map(delete).concat()
 }
 
-/// Comment with a hash of the rules, which identifies an unchanged table after a restart.
-fn fingerprint(chains: &[Chain]) -> String {
-    let mut hash = Sha256::new();
-    for chain in chains {
-        for text in [chain.name, &chain.hook]
-            .into_iter()
-            .chain(chain.rules.iter().map(String::as_str))
-        {
-            hash.update(text.as_bytes());
-            hash.update([0]);
+/// Removes a table; it is added first, so that the removal succeeds.
+fn delete(table: &str) -> String {
+    format!("add table {table}\ndelete table {table}\n")
+}
+
+// === impl Table ===
+
+impl Table {
+    /// The commands that create the table.
+    fn script(&self) -> String {
+        let mut script = format!("table {} {{\n", self.name);
+        // Writing into a String cannot fail.
+        for NamedSet { name, kind, elements } in &self.sets {
+            writeln!(script, "\tset {name} {{\n\t\ttype {kind}").unwrap_or_default();
+            if !elements.is_empty() {
+                writeln!(script, "\t\telements = {{ {} }}", elements.join(", ")).unwrap_or_default();
+            }
+            script.push_str("\t}\n");
         }
+        // The first rule carries the fingerprint.
+        let mut comment = format!(" comment \"{}\"", self.fingerprint());
+        for Chain { name, hook, rules } in &self.chains {
+            writeln!(script, "\tchain {name} {{").unwrap_or_default();
+            if !hook.is_empty() {
+                writeln!(script, "\t\ttype {hook}; policy accept;").unwrap_or_default();
+            }
+            for rule in rules {
+                writeln!(script, "\t\t{rule}{}", std::mem::take(&mut comment)).unwrap_or_default();
+            }
+            script.push_str("\t}\n");
+        }
+        script.push_str("}\n");
+        script
     }
-    let digest = hash.finalize();
-    let short: Vec<u8> = digest.iter().copied().take(8).collect();
-    format!("mc-gateway {}", hex::encode(short))
+
+    /// Comment with a hash of sets and rules, which identifies an unchanged table after a restart.
+    fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        let mut add = |texts: &[String]| {
+            for text in texts {
+                hash.update(text.as_bytes());
+                hash.update([0]);
+            }
+        };
+        for NamedSet { name, kind, elements } in &self.sets {
+            add(&[name.clone(), (*kind).to_owned()]);
+            add(elements);
+        }
+        for Chain { name, hook, rules } in &self.chains {
+            add(&[(*name).to_owned(), hook.clone()]);
+            add(rules);
+        }
+        let digest = hash.finalize();
+        let short: Vec<u8> = digest.iter().copied().take(8).collect();
+        format!("mc-gateway {}", hex::encode(short))
+    }
 }
 
-/// The table; none if it does not exist.
+/// The table with the rules; none if it does not exist.
 pub async fn read() -> Result<Option<Listing>, NftError> {
-    let output = run(&LIST, "").await?;
+    read_table(TABLE).await
+}
+
+/// Arguments of `nft` that list a table.
+fn list(table: &'static str) -> impl Iterator<Item = &'static str> {
+    ["-j", "list", "table"].into_iter().chain(table.split(' '))
+}
+
+async fn read_table(table: &'static str) -> Result<Option<Listing>, NftError> {
+    let args: Vec<_> = list(table).collect();
+    let output = run(&args, "").await?;
     if !output.status.success() {
         return Ok(None);
     }

@@ -1,0 +1,326 @@
+//! The guard of this node's Pod ranges: the Pods whose packets pass. Pure.
+//!
+//! A Pod that starts has no programs at its device until the agent has attached them. Until then the guard drops its
+//! packets. It outlives the agent, so that a Pod that starts meanwhile has no network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{HostInputs, PodLinks, prefix};
+use crate::cidr::max_prefix_len;
+use crate::desired::DesiredState;
+use crate::objects::FieldError;
+
+/// The Pods of this node that may send and receive packets. Packets of all other addresses in the ranges are dropped,
+/// except between them and the node itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodGuard {
+    /// Pod ranges of this node.
+    pub ranges: BTreeSet<IpNet>,
+    /// Each Pod with the device that its address is routed to.
+    pub pods: BTreeSet<(String, IpAddr)>,
+    /// Pods that are routed to no such device: their packets pass at any device.
+    pub without_device: BTreeSet<IpAddr>,
+    /// Service CIDRs: a service proxy that receives packets to them sends them on to Pods.
+    pub service_cidrs: BTreeSet<IpNet>,
+    /// The guard of frames, if Pods are on a bridge.
+    pub bridge: Option<BridgeGuard>,
+}
+
+/// Filter of the frames of bridges, which pass no routing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BridgeGuard {
+    /// Ports of Pods.
+    pub ports: BTreeSet<String>,
+    /// Addresses of this node itself.
+    pub own: BTreeSet<IpAddr>,
+}
+
+/// The guard, and the reason why frames pass it. Without a range there is none. `routed_to` has the device of each
+/// known Pod.
+pub(super) fn pod_guard(
+    desired: &DesiredState,
+    inputs: &HostInputs,
+    routed_to: &BTreeMap<IpAddr, Option<u32>>,
+    node_name: &str,
+) -> (Option<PodGuard>, Option<FieldError>) {
+    let links = &inputs.pod_links;
+    let ranges = ranges(desired);
+    if ranges.is_empty() {
+        return (None, None);
+    }
+    let mut guard = PodGuard {
+        service_cidrs: desired.service_cidrs.clone(),
+        ..PodGuard::default()
+    };
+    for (addr, index) in routed_to {
+        if !ranges.iter().any(|range| range.contains(addr)) {
+            continue;
+        }
+        match index.and_then(|index| links.name(index)) {
+            Some(device) => {
+                guard.pods.insert((device.to_owned(), *addr));
+            }
+            None => {
+                guard.without_device.insert(*addr);
+            }
+        }
+    }
+    let mut issue = None;
+    if has_bridge(&ranges, inputs) {
+        match &inputs.bridge_filter_unavailable {
+            None => {
+                guard.bridge = Some(BridgeGuard {
+                    ports: ports(links),
+                    own: own_addresses(desired, inputs),
+                });
+            }
+            Some(reason) => issue = Some(unguarded_bridge(node_name, reason)),
+        }
+    }
+    guard.ranges = ranges;
+    (Some(guard), issue)
+}
+
+/// The Pod ranges of this node. Single addresses are those of known Pods and of the node itself.
+fn ranges(desired: &DesiredState) -> BTreeSet<IpNet> {
+    let delivered = prefix::delivered(&desired.prefixes).into_iter();
+    delivered
+        .filter(|net| {
+            let is_single = net.prefix_len() == max_prefix_len(net.addr());
+            !is_single && !desired.service_cidrs.contains(net)
+        })
+        .collect()
+}
+
+/// Whether a range leads to a bridge, also to one that has no port yet.
+fn has_bridge(ranges: &BTreeSet<IpNet>, inputs: &HostInputs) -> bool {
+    let links = &inputs.pod_links;
+    let in_range = |net: &IpNet| ranges.iter().any(|range| range.contains(net));
+    let mut routes = links.routes.iter();
+    routes.any(|(net, index)| in_range(net) && links.bridges.contains_key(index))
+        || inputs
+            .underlay
+            .bridge_addrs
+            .iter()
+            .any(|addr| in_range(&IpNet::from(*addr)))
+}
+
+/// The ports of all bridges that may lead to Pods.
+fn ports(links: &PodLinks) -> BTreeSet<String> {
+    let ports = links.links.values().filter(|link| link.bridge.is_some());
+    ports.map(|link| link.name.clone()).collect()
+}
+
+/// The addresses from which this node sends to its Pods. A service proxy may have assigned it thousands of Service
+/// addresses.
+fn own_addresses(desired: &DesiredState, inputs: &HostInputs) -> BTreeSet<IpAddr> {
+    let underlay = &inputs.underlay;
+    let all = underlay.local_addrs.keys().chain(&underlay.mc0_addrs);
+    all.filter(|addr| {
+        let is_link_local = matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+        !is_link_local && !addr.is_loopback() && !desired.service_cidrs.iter().any(|net| net.contains(*addr))
+    })
+    .copied()
+    .collect()
+}
+
+fn unguarded_bridge(node_name: &str, reason: &str) -> FieldError {
+    FieldError {
+        object: format!("Node {node_name}"),
+        field: "nftables family bridge".to_owned(),
+        value: "mc_gateway_pods".to_owned(),
+        reason: format!(
+            "is unavailable ({reason}), so a Pod that the agent has not seen reaches the Pods on its bridge; the \
+             kernel needs CONFIG_NF_TABLES_BRIDGE"
+        ),
+    }
+}
+
+// === impl PodGuard ===
+
+impl PodGuard {
+    /// This guard without the Pods and ports that `other` does not have.
+    #[must_use]
+    pub fn without_missing(&self, other: &Self) -> Self {
+        let mut rest = self.clone();
+        rest.pods.retain(|pod| other.pods.contains(pod));
+        rest.without_device
+            .retain(|addr| other.without_device.contains(addr));
+        if let (Some(bridge), Some(other)) = (&mut rest.bridge, &other.bridge) {
+            bridge.ports.retain(|port| other.ports.contains(port));
+        }
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mc_gateway_common::abi::CLUSTER_LOCAL;
+
+    use super::*;
+    use crate::desired::PrefixRoute;
+    use crate::resolved::PodLink;
+
+    const BRIDGE: u32 = 5;
+
+    fn addrs(list: &[&str]) -> BTreeSet<IpAddr> {
+        list.iter().map(|addr| addr.parse().unwrap()).collect()
+    }
+
+    fn desired(delivered: &[&str], pods: &[&str]) -> DesiredState {
+        let mut desired = DesiredState::default();
+        let route = PrefixRoute {
+            cluster: CLUSTER_LOCAL,
+            group: 0,
+            deliver: true,
+        };
+        desired.prefixes = delivered
+            .iter()
+            .map(|net| (net.parse().unwrap(), route))
+            .collect();
+        desired.service_cidrs = ["10.96.0.0/16".parse().unwrap()].into();
+        desired.policies.pods = Arc::new(addrs(pods));
+        desired
+    }
+
+    fn host(links: &[(u32, &str, Option<u32>)], routes: &[(&str, u32)]) -> HostInputs {
+        let mut inputs = HostInputs::default();
+        for (index, name, bridge) in links {
+            let link = PodLink {
+                name: (*name).to_owned(),
+                bridge: *bridge,
+            };
+            inputs.pod_links.links.insert(*index, link);
+        }
+        let routes = routes.iter().map(|(net, index)| (net.parse().unwrap(), *index));
+        inputs.pod_links.routes = routes.collect();
+        inputs
+    }
+
+    fn with_bridge(mut inputs: HostInputs) -> HostInputs {
+        inputs.pod_links.bridges.insert(BRIDGE, "cni0".to_owned());
+        inputs
+    }
+
+    fn guard(desired: &DesiredState, inputs: &HostInputs) -> (Option<PodGuard>, Option<FieldError>) {
+        let delivered = prefix::delivered(&desired.prefixes);
+        let pods =
+            super::super::pod_devices::pod_devices(&inputs.pod_links, &delivered, &desired.policies.pods);
+        pod_guard(desired, inputs, &pods.routed_to, "n1")
+    }
+
+    #[test]
+    fn routed_pods_pass_at_their_device() {
+        let inputs = host(
+            &[(7, "cali7", None), (8, "cali8", None)],
+            &[("10.1.1.7/32", 7), ("10.1.1.8/32", 8), ("192.0.2.0/24", 2)],
+        );
+        // One Pod of the range, one of another range, one without a device; 10.1.1.8 is not known.
+        let desired = desired(
+            &["10.1.1.0/24", "10.96.0.0/16", "10.9.9.8/32"],
+            &["10.1.1.7", "10.9.9.8", "10.1.1.9"],
+        );
+        let (found, issue) = guard(&desired, &inputs);
+        let expected = PodGuard {
+            ranges: ["10.1.1.0/24".parse().unwrap()].into(),
+            pods: [("cali7".to_owned(), [10, 1, 1, 7].into())].into(),
+            without_device: addrs(&["10.1.1.9"]),
+            service_cidrs: desired.service_cidrs.clone(),
+            bridge: None,
+        };
+        assert_eq!((found, issue), (Some(expected), None));
+    }
+
+    #[test]
+    fn bridged_pods_pass_at_the_bridge_and_its_ports() {
+        let links = [
+            (7, "veth7", Some(BRIDGE)),
+            (8, "veth8", Some(BRIDGE)),
+            (9, "veth9", None),
+        ];
+        let mut inputs = with_bridge(host(&links, &[("10.1.1.0/24", BRIDGE)]));
+        let own = ["10.1.1.1", "192.0.2.1", "127.0.0.1", "fe80::1", "10.96.0.1"];
+        inputs.underlay.local_addrs = own
+            .iter()
+            .map(|addr| (addr.parse().unwrap(), (2, "eth0".to_owned())))
+            .collect();
+        inputs.underlay.mc0_addrs = addrs(&["10.1.1.0", "10.96.0.9"]);
+        let (found, issue) = guard(&desired(&["10.1.1.0/24"], &["10.1.1.7"]), &inputs);
+        let found = found.unwrap();
+        assert_eq!(issue, None);
+        assert_eq!(found.pods, [("cni0".to_owned(), [10, 1, 1, 7].into())].into());
+        let expected = BridgeGuard {
+            ports: ["veth7".to_owned(), "veth8".to_owned()].into(),
+            own: addrs(&["10.1.1.0", "10.1.1.1", "192.0.2.1"]),
+        };
+        assert_eq!(found.bridge, Some(expected));
+    }
+
+    #[test]
+    fn a_bridge_without_ports_is_guarded() {
+        let mut inputs = with_bridge(host(&[], &[("10.1.1.0/24", BRIDGE)]));
+        let desired = desired(&["10.1.1.0/24"], &[]);
+        assert_eq!(
+            guard(&desired, &inputs).0.unwrap().bridge,
+            Some(BridgeGuard::default())
+        );
+        // Of another range.
+        inputs.pod_links.routes = [("172.17.0.0/16".parse().unwrap(), BRIDGE)].into();
+        assert_eq!(guard(&desired, &inputs).0.unwrap().bridge, None);
+        inputs.underlay.bridge_addrs = addrs(&["10.1.1.1"]);
+        assert!(guard(&desired, &inputs).0.unwrap().bridge.is_some());
+    }
+
+    #[test]
+    fn a_kernel_without_bridge_filters_is_an_issue() {
+        let mut inputs = with_bridge(host(&[], &[("10.1.1.0/24", BRIDGE)]));
+        inputs.bridge_filter_unavailable = Some("Operation not supported".to_owned());
+        let (found, issue) = guard(&desired(&["10.1.1.0/24"], &[]), &inputs);
+        assert_eq!(found.unwrap().bridge, None);
+        let reason = issue.unwrap().reason;
+        assert!(reason.contains("Operation not supported") && reason.contains("CONFIG_NF_TABLES_BRIDGE"));
+    }
+
+    #[test]
+    fn nothing_is_guarded_without_a_range() {
+        let desired = desired(&["10.96.0.0/16", "10.1.1.7/32"], &["10.1.1.7"]);
+        assert_eq!(guard(&desired, &HostInputs::default()), (None, None));
+    }
+
+    #[test]
+    fn pods_that_end_are_removed_before_others_are_added() {
+        let pod = |device: &str, last| (device.to_owned(), IpAddr::from([10, 1, 1, last]));
+        let bridge = |ports: &[&str]| {
+            Some(BridgeGuard {
+                ports: ports.iter().map(|port| (*port).to_owned()).collect(),
+                own: BTreeSet::new(),
+            })
+        };
+        let old = PodGuard {
+            pods: [pod("a", 1), pod("b", 2)].into(),
+            without_device: addrs(&["10.1.1.8", "10.1.1.9"]),
+            bridge: bridge(&["p", "q"]),
+            ..PodGuard::default()
+        };
+        let new = PodGuard {
+            pods: [pod("a", 1), pod("c", 2), pod("d", 3)].into(),
+            without_device: addrs(&["10.1.1.7", "10.1.1.8"]),
+            bridge: bridge(&["q", "r"]),
+            service_cidrs: ["10.96.0.0/16".parse().unwrap()].into(),
+            ..PodGuard::default()
+        };
+        let rest = PodGuard {
+            pods: [pod("a", 1)].into(),
+            without_device: addrs(&["10.1.1.8"]),
+            bridge: bridge(&["q"]),
+            ..PodGuard::default()
+        };
+        assert_eq!(old.without_missing(&new), rest);
+        assert_eq!(rest.without_missing(&new), rest);
+    }
+}

@@ -1,14 +1,17 @@
 //! The devices of this node's Pods, by the host's routes. Pure.
 //!
 //! A CNI either routes the address of each Pod to its device, or a range of Pods to a bridge, whose ports are their
-//! devices. A Pod that the agent has not seen is covered as well: its device is a port of the bridge, or its route lies
-//! in the node's range.
+//! devices. A Pod that the agent has not seen is covered as well: its device is a port of the bridge, or its route
+//! lies in the node's range. A device of routed Pods that no policy selects needs no programs, so that such Pods
+//! pay nothing. The ports of a bridge have them all, because the port of an address is not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use mc_gateway_common::abi::Addr;
 
+use crate::cidr::{max_prefix_len, to_abi_addr};
 use crate::objects::FieldError;
 
 /// A device that may lead to a Pod.
@@ -34,22 +37,33 @@ pub struct PodLinks {
 /// The devices of this node's Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PodDevices {
-    /// By name, with their index.
+    /// Those that need programs, by name, with their index.
     pub(super) devices: BTreeMap<String, u32>,
     /// Index of the device that each known Pod is routed to: its own one, or a bridge; none if that leads to no Pod.
     pub(super) routed_to: BTreeMap<IpAddr, Option<u32>>,
 }
 
-/// The devices of Pods in these ranges and of known Pods.
-pub(super) fn pod_devices(observed: &PodLinks, ranges: &[IpNet], pods: &BTreeSet<IpAddr>) -> PodDevices {
-    let in_range = |net: &IpNet| ranges.iter().any(|range| range.contains(net));
-    let of_ranges = observed.routes.iter().filter(|(net, _)| in_range(net));
+/// The devices of Pods in these ranges and of known Pods. Known Pods that no policy selects are in `unselected`.
+pub(super) fn pod_devices(
+    observed: &PodLinks,
+    ranges: &[IpNet],
+    pods: &BTreeSet<IpAddr>,
+    unselected: &BTreeSet<Addr>,
+) -> PodDevices {
+    let is_unselected = |addr: &IpAddr| unselected.contains(&to_abi_addr(*addr));
+    // A route to more than one address, as to a bridge, may lead to any Pod.
+    let may_be_selected = |net: &IpNet| {
+        let is_single = net.prefix_len() == max_prefix_len(net.addr());
+        ranges.iter().any(|range| range.contains(net)) && !(is_single && is_unselected(&net.addr()))
+    };
+    let of_ranges = observed.routes.iter().filter(|(net, _)| may_be_selected(net));
     let mut indexes: BTreeSet<u32> = of_ranges.map(|(_, index)| *index).collect();
     let routed_to: BTreeMap<_, _> = pods
         .iter()
         .map(|addr| (*addr, observed.device_of(addr)))
         .collect();
-    indexes.extend(routed_to.values().flatten());
+    let selected = routed_to.iter().filter(|(addr, _)| !is_unselected(addr));
+    indexes.extend(selected.filter_map(|(_, index)| *index));
     let links = observed.links.iter();
     let devices = links
         .filter(|(index, link)| {
@@ -130,12 +144,19 @@ mod tests {
         }
     }
 
-    fn names(observed: &PodLinks, pods: &[&str]) -> (Vec<String>, Vec<String>) {
-        let pods = pods.iter().map(|addr| addr.parse().unwrap()).collect();
-        let ranges = ["10.1.1.0/24".parse().unwrap()];
-        let found = pod_devices(observed, &ranges, &pods);
+    /// The devices that need programs, and the addresses without a device. No policy selects the Pods of `unselected`.
+    fn names_without(observed: &PodLinks, pods: &[&str], unselected: &[&str]) -> (Vec<String>, Vec<String>) {
+        let parse = |addr: &&str| addr.parse::<IpAddr>().unwrap();
+        let pods = pods.iter().map(parse).collect();
+        let unselected = unselected.iter().map(parse).map(to_abi_addr).collect();
+        let ranges = ["10.1.1.0/24", "fd00:1:1::/64"].map(|net| net.parse().unwrap());
+        let found = pod_devices(observed, &ranges, &pods, &unselected);
         let values = found.issues().map(|issue| issue.value).collect();
         (found.devices.into_keys().collect(), values)
+    }
+
+    fn names(observed: &PodLinks, pods: &[&str]) -> (Vec<String>, Vec<String>) {
+        names_without(observed, pods, &[])
     }
 
     #[test]
@@ -168,6 +189,35 @@ mod tests {
         let observed = observed(&links, &[("10.1.1.0/24", BRIDGE)]);
         let both = ["veth7", "veth8"].map(str::to_owned).to_vec();
         assert_eq!(names(&observed, &["10.1.1.7"]), (both, vec![]));
+    }
+
+    #[test]
+    fn a_routed_pod_that_no_policy_selects_has_no_programs() {
+        let links = [(7, "cali7", None), (8, "cali8", None), (9, "cali9", None)];
+        let routes = [
+            ("10.1.1.7/32", 7),
+            ("fd00:1:1::7/128", 7),
+            ("fe80::/64", 7),
+            ("10.1.1.8/32", 8),
+            // A Pod outside of the node's range.
+            ("10.9.9.9/32", 9),
+        ];
+        let observed = observed(&links, &routes);
+        let pods = ["10.1.1.7", "fd00:1:1::7", "10.1.1.8", "10.9.9.9"];
+        let devices = |unselected: &[&str]| names_without(&observed, &pods, unselected).0;
+        assert_eq!(devices(&["10.1.1.7", "fd00:1:1::7", "10.9.9.9"]), ["cali8"]);
+        assert_eq!(devices(&pods), [""; 0]);
+        // One address of two: the other one belongs to a Pod that the agent has not seen, or that a policy selects.
+        assert_eq!(devices(&["10.1.1.7", "10.1.1.8", "10.9.9.9"]), ["cali7"]);
+        assert_eq!(devices(&["10.1.1.7", "fd00:1:1::7", "10.1.1.8"]), ["cali9"]);
+    }
+
+    #[test]
+    fn the_ports_of_a_bridge_have_programs_whichever_pods_are_selected() {
+        let links = [(7, "veth7", Some(BRIDGE)), (8, "veth8", Some(BRIDGE))];
+        let observed = observed(&links, &[("10.1.1.0/24", BRIDGE)]);
+        let pods = ["10.1.1.7", "10.1.1.8"];
+        assert_eq!(names_without(&observed, &pods, &pods).0, ["veth7", "veth8"]);
     }
 
     #[test]

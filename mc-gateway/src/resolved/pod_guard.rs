@@ -209,8 +209,12 @@ mod tests {
 
     fn guard(desired: &DesiredState, inputs: &HostInputs) -> (Option<PodGuard>, Option<FieldError>) {
         let delivered = prefix::delivered(&desired.prefixes);
-        let pods =
-            super::super::pod_devices::pod_devices(&inputs.pod_links, &delivered, &desired.policies.pods);
+        let pods = super::super::pod_devices::pod_devices(
+            &inputs.pod_links,
+            &delivered,
+            &desired.policies.pods,
+            &BTreeSet::new(),
+        );
         pod_guard(desired, inputs, &pods.routed_to, "n1")
     }
 

@@ -220,7 +220,8 @@ fn police_pods(
         return;
     }
     let ranges = prefix::delivered(&desired.prefixes);
-    let pods = pod_devices(&inputs.pod_links, &ranges, &policies.pods);
+    let unselected = &policies.tables.unselected;
+    let pods = pod_devices(&inputs.pod_links, &ranges, &policies.pods, unselected);
     if policies.guards_pods() {
         let (guard, issue) = pod_guard(desired, inputs, &pods.routed_to, settings.node_name);
         state.pod_guard = guard;

@@ -439,6 +439,54 @@ fn a_bridged_pod_is_closed_until_the_agent_has_seen_it() {
 }
 
 #[test]
+fn a_routed_pod_that_no_policy_selects_has_no_programs() {
+    let bed = start("pod-free", false);
+    write_policy(&bed.hosts, Cluster::West, CLIENTS_ONLY);
+    bed.wait_dropped(&bed.local, server(), "policy", "another label");
+    let wait_programs = |what: &str, programs: &[&str]| {
+        wait_for(what, TIMEOUT, || {
+            let all = bed.links();
+            let found: Vec<_> = all.iter().filter(|name| name.contains("-local")).collect();
+            let complete = programs
+                .iter()
+                .zip(&found)
+                .all(|(program, name)| name.contains(program));
+            if complete && found.len() == programs.len() {
+                Ok(())
+            } else {
+                Err(format!("{all:?}"))
+            }
+        })
+        .expect("the links of the device");
+    };
+    wait_programs("no programs while no policy selects the Pod", &[]);
+    assert_eq!(bed.links().len(), 2, "those of the server: {:?}", bed.links());
+    let _server = bed
+        .hosts
+        .traffic()
+        .echo_server(&bed.local, "local", PORT)
+        .expect("a server");
+    bed.wait_passing(&bed.far, LOCAL, "a Pod that no policy selects");
+    bed.write_pod("far", Place::GatewayWest, FAR, "other");
+    bed.wait_passing(&bed.far, LOCAL, "another label");
+    bed.write_pod("local", Place::NodeWest, LOCAL, "server");
+    bed.wait_dropped(&bed.far, LOCAL, "policy", "a Pod that the policy selects");
+    wait_programs(
+        "programs of a Pod that the policy selects",
+        &["from_pod", "to_pod"],
+    );
+    bed.write_pod("local", Place::NodeWest, LOCAL, "other");
+    bed.wait_passing(&bed.far, LOCAL, "a Pod that the policy selects no longer");
+    wait_programs("no programs after that", &[]);
+    // The device outlives the object of its Pod, and any Pod may have the address now.
+    fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("pod-local.yaml")).expect("the Pod");
+    wait_programs(
+        "programs of a Pod that the agent has not seen",
+        &["from_pod", "to_pod"],
+    );
+}
+
+#[test]
 fn packets_of_a_pod_to_a_service_are_dropped_at_its_device() {
     let bed = start("pod-egress", false);
     let server = server();

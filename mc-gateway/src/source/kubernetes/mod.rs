@@ -1,5 +1,6 @@
 //! Cluster mode: objects from watches of the API server.
 
+mod absent_kinds;
 mod cache;
 pub(crate) mod node_object;
 mod pod_watch;
@@ -36,6 +37,7 @@ use super::{Receiver, SourceError, convert};
 use crate::config::{Config, PolicyEnforcement};
 use crate::objects::Objects;
 use crate::policy_objects;
+use absent_kinds::AbsentKinds;
 use cache::{ObjectCache, ObjectEvent};
 use pod_watch::PodWatch;
 use watch::{WatchEvent, watch, watch_optional};
@@ -54,6 +56,9 @@ const ANTREA_CONTROLLER: &str = "AntreaControllerInfo";
 
 /// Kind of the objects of Antrea's agents.
 const ANTREA_AGENT: &str = "AntreaAgentInfo";
+
+/// API group of the kinds that a cluster may lack.
+const POLICY_GROUP: &str = "crd.antrea.io";
 
 /// Kinds without which, where the agent has no permission to read them, the other objects are published.
 const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY];
@@ -149,12 +154,13 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
             ObjectEvent::Identity,
         ),
     ];
+    let absent = Arc::new(AbsentKinds::new(client.clone(), POLICY_GROUP, node));
     let enforced = config.policy_enforcement != PolicyEnforcement::Off;
     if enforced {
-        streams.extend(policy_watches(&client, node));
+        streams.extend(policy_watches(&client, node, &absent));
     }
     if config.policy_enforcement == PolicyEnforcement::Auto {
-        streams.extend(antrea_watches(&client, node));
+        streams.extend(antrea_watches(&client, node, &absent));
     }
     let pods = PodWatch::new(Api::all(client), config);
     let cache = ObjectCache::new(namespace, node, config.policy_enforcement);
@@ -170,13 +176,18 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
 }
 
 /// Watches of Antrea's controller and of its agent on the Node.
-fn antrea_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent>; 2] {
+fn antrea_watches(
+    client: &Client,
+    node: &str,
+    absent: &Arc<AbsentKinds>,
+) -> [BoxStream<'static, WatchEvent>; 2] {
     [
         watch_optional(
             ANTREA_CONTROLLER,
             Api::<AntreaControllerInfo>::all(client.clone()),
             watcher::Config::default(),
             node,
+            absent,
             AntreaControllerInfo::name_any,
             ObjectEvent::AntreaController,
         ),
@@ -185,6 +196,7 @@ fn antrea_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
             Api::<AntreaAgentInfo>::all(client.clone()),
             watcher::Config::default().fields(&format!("metadata.name={node}")),
             node,
+            absent,
             AntreaAgentInfo::name_any,
             ObjectEvent::AntreaAgent,
         ),
@@ -192,7 +204,11 @@ fn antrea_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
 }
 
 /// Watches of the kinds of network policies, whose CRDs a cluster without policies may lack.
-fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent>; 5] {
+fn policy_watches(
+    client: &Client,
+    node: &str,
+    absent: &Arc<AbsentKinds>,
+) -> [BoxStream<'static, WatchEvent>; 5] {
     let all = watcher::Config::default;
     [
         watch_optional(
@@ -200,6 +216,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
             Api::<ClusterNetworkPolicy>::all(client.clone()),
             all(),
             node,
+            absent,
             policy_objects::cluster_network_policy,
             ObjectEvent::ClusterPolicy,
         ),
@@ -208,6 +225,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
             Api::<NetworkPolicy>::all(client.clone()),
             all(),
             node,
+            absent,
             policy_objects::network_policy,
             ObjectEvent::Policy,
         ),
@@ -216,6 +234,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
             Api::<ClusterGroup>::all(client.clone()),
             all(),
             node,
+            absent,
             policy_objects::cluster_group,
             ObjectEvent::ClusterGroup,
         ),
@@ -224,6 +243,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
             Api::<NamespacedGroup>::all(client.clone()),
             all(),
             node,
+            absent,
             policy_objects::namespaced_group,
             ObjectEvent::Group,
         ),
@@ -232,6 +252,7 @@ fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent
             Api::<Tier>::all(client.clone()),
             all(),
             node,
+            absent,
             policy_objects::tier,
             ObjectEvent::Tier,
         ),

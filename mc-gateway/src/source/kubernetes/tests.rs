@@ -50,6 +50,8 @@ struct State {
     /// The field selector of the last list of Pods.
     pod_selector: Option<String>,
     lists: BTreeMap<String, u32>,
+    /// Number of requests for discovery.
+    discoveries: u32,
 }
 
 #[derive(Clone, Default)]
@@ -137,7 +139,8 @@ impl Server {
     }
 
     fn discover(&self, path: &str) -> Response<Body> {
-        let state = self.0.lock().unwrap();
+        let mut state = self.0.lock().unwrap();
+        state.discoveries += 1;
         if state.discovery_fails {
             return failure(503);
         }
@@ -238,6 +241,7 @@ fn watch_tiers(server: &Server) -> BoxStream<'static, WatchEvent> {
         Api::<Tier>::all(server.client()),
         watcher::Config::default(),
         "n1",
+        &Arc::new(AbsentKinds::new(server.client(), GROUP, "n1")),
         policy_objects::tier,
         ObjectEvent::Tier,
     )
@@ -273,19 +277,51 @@ async fn an_absent_kind_has_an_empty_list_after_its_absence_is_confirmed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_absent_kind_is_requested_at_most_every_half_minute() {
+async fn absent_kinds_share_a_request_every_half_minute() {
+    let server = Server::default();
+    absent_kinds(&server);
+    let mut receiver = start_agent(&server, "auto");
+    wait_mode(&mut receiver, Mode::All).await;
+    let before = server.0.lock().unwrap().discoveries;
+    sleep(Duration::from_hours(1)).await;
+    let after = server.0.lock().unwrap().discoveries;
+    assert!(
+        (60..125).contains(&(after - before)),
+        "{before} and {after} requests"
+    );
+    for kind in POLICY_KINDS.into_iter().chain([CONTROLLERS, AGENTS]) {
+        assert_eq!(server.lists(kind), 2, "{kind}");
+    }
+}
+
+/// Kinds of a group are served one after the other, and one of them in another version.
+#[tokio::test(start_paused = true)]
+async fn each_absent_kind_is_listed_once_it_is_served() {
     let server = Server::default();
     server.set("tiers", Answer::Code(NOT_FOUND));
     let mut events = watch_tiers(&server);
-    let _unlimited = timeout(Duration::from_hours(1), async {
-        while events.next().await.is_some() {}
-    })
-    .await;
-    assert!(
-        (60..125).contains(&server.lists("tiers")),
-        "{} lists",
-        server.lists("tiers")
-    );
+    assert_eq!(next_list(&mut events).await, (0, vec![]));
+    server.0.lock().unwrap().discovery_fails = true;
+    let failed = timeout(LONG, events.next()).await.unwrap().unwrap().1;
+    assert!(failed.unwrap_err().starts_with("discovery: "));
+    {
+        let mut state = server.0.lock().unwrap();
+        state.discovery_fails = false;
+        state.other_version = ["tiers"].into();
+    }
+    // Its objects exist, and the agent does not see them.
+    let failed = timeout(LONG, async {
+        loop {
+            if let Err(error) = events.next().await.unwrap().1 {
+                return error;
+            }
+        }
+    });
+    let error = failed.await.unwrap();
+    assert!(error.contains("404"), "{error}");
+    server.set("tiers", tier("a"));
+    let (tiers, _) = next_list(&mut events).await;
+    assert_eq!(tiers, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,17 +1,19 @@
 //! One watch: the events of a kind, converted as they arrive.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, Resource};
+use kube::{Api, Resource};
 use mc_kube::{Backoff, error_chain, is_unknown_kind, jitter_seed};
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 use tracing::info;
 
+use super::absent_kinds::{AbsentKinds, MAX_DELAY, MIN_DELAY, kinds_of_group};
 use super::cache::ObjectEvent;
 
 /// Kind, and the event or the reason the watch fails.
@@ -20,9 +22,6 @@ pub(super) type WatchEvent = (&'static str, Result<ObjectEvent, String>);
 /// Consecutive answers that a kind is absent before it counts as absent: an API server that starts may lack kinds for a
 /// moment.
 const ABSENT_ANSWERS: u32 = 2;
-/// Delays between requests for an absent kind: each agent of the cluster repeats them.
-const MIN_ABSENT_DELAY: Duration = Duration::from_secs(5);
-const MAX_ABSENT_DELAY: Duration = Duration::from_mins(1);
 
 /// Watches the objects of a kind that `config` selects. [`mc_kube::watch`] retries with back-off and relists after
 /// 410 Gone; the objects are converted one by one, because only a few fields of each are kept.
@@ -48,14 +47,15 @@ where
 /// Watches the objects of a kind that `config` selects and whose CRD may be absent.
 ///
 /// Guarantees: an absent kind has an empty list, also when its objects were listed before, and its objects are listed
-/// within [`MAX_ABSENT_DELAY`] once the API server serves it. It is absent if the API server answers requests with 404
-/// and its discovery has no version of the kind, [`ABSENT_ANSWERS`] times in succession. Every other failure is an
-/// error.
+/// within [`MAX_DELAY`] once the API server serves it. It is absent if the API server answers requests with 404 and its
+/// discovery has no version of the kind, [`ABSENT_ANSWERS`] times in succession; `absent` waits for it then. Every other
+/// failure is an error.
 pub(super) fn watch_optional<K, T: 'static>(
     kind: &'static str,
     api: Api<K>,
     config: watcher::Config,
     node: &str,
+    absent: &Arc<AbsentKinds>,
     convert: fn(&K) -> T,
     wrap: fn(Event<T>) -> ObjectEvent,
 ) -> BoxStream<'static, WatchEvent>
@@ -69,8 +69,9 @@ where
         api,
         config,
         seed,
+        absent: absent.clone(),
         absent_answers: 0,
-        delays: Backoff::new(MIN_ABSENT_DELAY, MAX_ABSENT_DELAY, seed),
+        delays: Backoff::new(MIN_DELAY, MAX_DELAY, seed),
         delay: None,
     };
     stream::unfold(watch, |mut watch| async move {
@@ -108,10 +109,11 @@ struct OptionalWatch<K> {
     config: watcher::Config,
     seed: u64,
     events: Events<K>,
+    absent: Arc<AbsentKinds>,
     /// Consecutive answers that the kind is absent.
     absent_answers: u32,
     delays: Backoff,
-    /// The delay before the next request for an absent kind.
+    /// The delay before the next request for a kind whose absence is not confirmed.
     delay: Option<Duration>,
 }
 
@@ -124,14 +126,20 @@ where
         if let Some(delay) = self.delay.take() {
             sleep(delay).await;
         }
+        if self.absent_answers == ABSENT_ANSWERS {
+            if let Err(error) = self.absent.wait_served(&K::plural(&())).await {
+                return vec![Err(format!("discovery: {error}"))];
+            }
+            self.absent_answers = 0;
+        }
         let event = match self.events.next().await {
             // It precedes the list request and proves nothing.
             Some(Ok(Event::Init)) => return vec![Ok(Event::Init)],
             Some(Err(error)) if is_unknown_kind(&error) => {
-                match is_served::<K>(&self.api.clone().into_client()).await {
-                    Ok(false) => return self.absent(),
+                match kinds_of_group(&self.api.clone().into_client(), &K::group(&())).await {
+                    Ok(kinds) if !kinds.contains(&*K::plural(&())) => return self.confirm_absence(),
                     // In another version, or since the answer.
-                    Ok(true) => Err(error_chain(&error)),
+                    Ok(_) => Err(error_chain(&error)),
                     Err(error) => Err(format!("discovery: {}", error_chain(&error))),
                 }
             }
@@ -143,12 +151,12 @@ where
         vec![event]
     }
 
-    fn absent(&mut self) -> Vec<Result<Event<K>, String>> {
+    fn confirm_absence(&mut self) -> Vec<Result<Event<K>, String>> {
         self.absent_answers = self.absent_answers.saturating_add(1);
-        self.delay = Some(self.delays.next_delay());
         // A watch from a version before the absence would not list the objects that the kind has later.
         self.events = list_and_watch(&self.api, &self.config, self.seed);
-        if self.absent_answers != ABSENT_ANSWERS {
+        if self.absent_answers < ABSENT_ANSWERS {
+            self.delay = Some(self.delays.next_delay());
             return Vec::new();
         }
         info!(
@@ -157,18 +165,4 @@ where
         );
         vec![Ok(Event::Init), Ok(Event::InitDone)]
     }
-}
-
-/// Whether discovery has any version of the kind: objects are listed in one version, and may exist in another.
-async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<bool> {
-    let (group, plural) = (K::group(&()), K::plural(&()));
-    let groups = client.list_api_groups().await?.groups;
-    let versions = groups.iter().filter(|known| known.name == group);
-    for version in versions.flat_map(|known| &known.versions) {
-        let known = client.list_api_group_resources(&version.group_version).await?;
-        if known.resources.iter().any(|resource| resource.name == plural) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

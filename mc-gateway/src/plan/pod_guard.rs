@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::plan::{PlanCache, execute_in_memory, plan};
     use crate::policy_tables::PolicyTables;
-    use crate::resolved::PodGuard;
+    use crate::resolved::{PlainName, PodGuard};
 
     /// A node whose Pods, by the last byte of their addresses, have devices.
     fn resolved(pods: &[u8], polices: bool) -> ResolvedState {
@@ -86,7 +86,12 @@ mod tests {
             ranges: ["10.1.1.0/24".parse().unwrap()].into(),
             pods: pods
                 .iter()
-                .map(|last| (device(last), IpAddr::from([10, 1, 1, *last])))
+                .map(|last| {
+                    (
+                        PlainName::new(&device(last)).unwrap(),
+                        IpAddr::from([10, 1, 1, *last]),
+                    )
+                })
                 .collect(),
             ..PodGuard::default()
         });

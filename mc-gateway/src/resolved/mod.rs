@@ -41,7 +41,7 @@ pub use mc_gateway_common::abi::PrefixKey;
 pub use neighbors::NeighborLimits;
 pub use nft_rules::{HostPort, NftRules, PacketFilter};
 pub use pod_devices::{PodLink, PodLinks};
-pub use pod_guard::{BridgeGuard, PodGuard};
+pub use pod_guard::{BridgeGuard, PlainName, PodGuard};
 pub use prefix::Prefix;
 pub use resolver::{HostInputs, Resolution, Settings, resolve};
 pub use return_routes::ReturnRoutes;

@@ -4,6 +4,7 @@
 //! packets. It outlives the agent, so that a Pod that starts meanwhile has no network.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -20,7 +21,7 @@ pub struct PodGuard {
     /// Pod ranges of this node.
     pub ranges: BTreeSet<IpNet>,
     /// Each Pod with the device that its address is routed to.
-    pub pods: BTreeSet<(String, IpAddr)>,
+    pub pods: BTreeSet<(PlainName, IpAddr)>,
     /// Pods that are routed to no such device: their packets pass at any device.
     pub without_device: BTreeSet<IpAddr>,
     /// Service CIDRs: a service proxy that receives packets to them sends them on to Pods.
@@ -33,55 +34,61 @@ pub struct PodGuard {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeGuard {
     /// Ports of Pods.
-    pub ports: BTreeSet<String>,
+    pub ports: BTreeSet<PlainName>,
     /// Addresses of this node itself.
     pub own: BTreeSet<IpAddr>,
 }
 
-/// The guard, and the reason why frames pass it. Without a range there is none. `routed_to` has the device of each
-/// known Pod.
+/// Name of a device that nftables reads as it is: letters, digits, `-`, `_`, `.` and `@`. It expands `*`, for example.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlainName(String);
+
+/// The guard, and the reasons why frames pass it or Pods stay closed. Without a range there is none. `routed_to` has the
+/// device of each known Pod.
 pub(super) fn pod_guard(
     desired: &DesiredState,
     inputs: &HostInputs,
     routed_to: &BTreeMap<IpAddr, Option<u32>>,
     node_name: &str,
-) -> (Option<PodGuard>, Option<FieldError>) {
+) -> (Option<PodGuard>, Vec<FieldError>) {
     let links = &inputs.pod_links;
     let ranges = ranges(desired);
     if ranges.is_empty() {
-        return (None, None);
+        return (None, Vec::new());
     }
     let mut guard = PodGuard {
         service_cidrs: desired.service_cidrs.clone(),
         ..PodGuard::default()
     };
+    let mut issues = Vec::new();
     for (addr, index) in routed_to {
         if !ranges.iter().any(|range| range.contains(addr)) {
             continue;
         }
-        match index.and_then(|index| links.name(index)) {
-            Some(device) => {
-                guard.pods.insert((device.to_owned(), *addr));
-            }
-            None => {
-                guard.without_device.insert(*addr);
-            }
+        let Some(device) = index.and_then(|index| links.name(index)) else {
+            guard.without_device.insert(*addr);
+            continue;
+        };
+        match PlainName::new(device) {
+            Some(device) => guard.pods.extend([(device, *addr)]),
+            None => issues.extend([special_name(device)]),
         }
     }
-    let mut issue = None;
     if has_bridge(&ranges, inputs) {
         match &inputs.bridge_filter_unavailable {
             None => {
+                let (ports, special) = ports(links);
+                issues.extend(special);
                 guard.bridge = Some(BridgeGuard {
-                    ports: ports(links),
+                    ports,
                     own: own_addresses(desired, inputs),
                 });
             }
-            Some(reason) => issue = Some(unguarded_bridge(node_name, reason)),
+            Some(reason) => issues.push(unguarded_bridge(node_name, reason)),
         }
     }
     guard.ranges = ranges;
-    (Some(guard), issue)
+    (Some(guard), issues)
 }
 
 /// The Pod ranges of this node. Single addresses are those of known Pods and of the node itself.
@@ -108,10 +115,15 @@ fn has_bridge(ranges: &BTreeSet<IpNet>, inputs: &HostInputs) -> bool {
             .any(|addr| in_range(&IpNet::from(*addr)))
 }
 
-/// The ports of all bridges that may lead to Pods.
-fn ports(links: &PodLinks) -> BTreeSet<String> {
+/// The ports of all bridges that may lead to Pods, and an issue for each one that the guard cannot name.
+fn ports(links: &PodLinks) -> (BTreeSet<PlainName>, Vec<FieldError>) {
     let ports = links.links.values().filter(|link| link.bridge.is_some());
-    ports.map(|link| link.name.clone()).collect()
+    let names: Vec<_> = ports.map(|link| link.name.as_str()).collect();
+    let special = names.iter().filter(|name| PlainName::new(name).is_none());
+    (
+        names.iter().filter_map(|name| PlainName::new(name)).collect(),
+        special.map(|name| special_name(name)).collect(),
+    )
 }
 
 /// The addresses from which this node sends to its Pods. A service proxy may have assigned it thousands of Service
@@ -136,6 +148,35 @@ fn unguarded_bridge(node_name: &str, reason: &str) -> FieldError {
             "is unavailable ({reason}), so a Pod that the agent has not seen reaches the Pods on its bridge; the \
              kernel needs CONFIG_NF_TABLES_BRIDGE"
         ),
+    }
+}
+
+fn special_name(device: &str) -> FieldError {
+    FieldError {
+        object: "a Pod of this Node".to_owned(),
+        field: "host-side device".to_owned(),
+        value: device.to_owned(),
+        reason: "has a name with other characters than letters, digits, `-`, `_`, `.` and `@`, so the Pod guard drops its \
+                 packets"
+            .to_owned(),
+    }
+}
+
+// === impl PlainName ===
+
+impl PlainName {
+    /// `None` for a name that nftables may read differently.
+    #[must_use]
+    pub fn new(device: &str) -> Option<Self> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
+        let is_plain = !device.is_empty() && device.bytes().all(plain);
+        is_plain.then(|| Self(device.to_owned()))
+    }
+}
+
+impl fmt::Display for PlainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -167,6 +208,10 @@ mod tests {
     use crate::resolved::PodLink;
 
     const BRIDGE: u32 = 5;
+
+    fn name(device: &str) -> PlainName {
+        PlainName::new(device).unwrap()
+    }
 
     fn addrs(list: &[&str]) -> BTreeSet<IpAddr> {
         list.iter().map(|addr| addr.parse().unwrap()).collect()
@@ -207,7 +252,7 @@ mod tests {
         inputs
     }
 
-    fn guard(desired: &DesiredState, inputs: &HostInputs) -> (Option<PodGuard>, Option<FieldError>) {
+    fn guard(desired: &DesiredState, inputs: &HostInputs) -> (Option<PodGuard>, Vec<FieldError>) {
         let delivered = prefix::delivered(&desired.prefixes);
         let pods = super::super::pod_devices::pod_devices(
             &inputs.pod_links,
@@ -229,15 +274,15 @@ mod tests {
             &["10.1.1.0/24", "10.96.0.0/16", "10.9.9.8/32"],
             &["10.1.1.7", "10.9.9.8", "10.1.1.9"],
         );
-        let (found, issue) = guard(&desired, &inputs);
+        let (found, issues) = guard(&desired, &inputs);
         let expected = PodGuard {
             ranges: ["10.1.1.0/24".parse().unwrap()].into(),
-            pods: [("cali7".to_owned(), [10, 1, 1, 7].into())].into(),
+            pods: [(name("cali7"), [10, 1, 1, 7].into())].into(),
             without_device: addrs(&["10.1.1.9"]),
             service_cidrs: desired.service_cidrs.clone(),
             bridge: None,
         };
-        assert_eq!((found, issue), (Some(expected), None));
+        assert_eq!((found, issues), (Some(expected), vec![]));
     }
 
     #[test]
@@ -254,12 +299,12 @@ mod tests {
             .map(|addr| (addr.parse().unwrap(), (2, "eth0".to_owned())))
             .collect();
         inputs.underlay.mc0_addrs = addrs(&["10.1.1.0", "10.96.0.9"]);
-        let (found, issue) = guard(&desired(&["10.1.1.0/24"], &["10.1.1.7"]), &inputs);
+        let (found, issues) = guard(&desired(&["10.1.1.0/24"], &["10.1.1.7"]), &inputs);
         let found = found.unwrap();
-        assert_eq!(issue, None);
-        assert_eq!(found.pods, [("cni0".to_owned(), [10, 1, 1, 7].into())].into());
+        assert_eq!(issues, []);
+        assert_eq!(found.pods, [(name("cni0"), [10, 1, 1, 7].into())].into());
         let expected = BridgeGuard {
-            ports: ["veth7".to_owned(), "veth8".to_owned()].into(),
+            ports: ["veth7", "veth8"].map(name).into(),
             own: addrs(&["10.1.1.0", "10.1.1.1", "192.0.2.1"]),
         };
         assert_eq!(found.bridge, Some(expected));
@@ -284,24 +329,49 @@ mod tests {
     fn a_kernel_without_bridge_filters_is_an_issue() {
         let mut inputs = with_bridge(host(&[], &[("10.1.1.0/24", BRIDGE)]));
         inputs.bridge_filter_unavailable = Some("Operation not supported".to_owned());
-        let (found, issue) = guard(&desired(&["10.1.1.0/24"], &[]), &inputs);
+        let (found, issues) = guard(&desired(&["10.1.1.0/24"], &[]), &inputs);
         assert_eq!(found.unwrap().bridge, None);
-        let reason = issue.unwrap().reason;
+        let [FieldError { reason, .. }] = &issues[..] else {
+            panic!("{issues:?}")
+        };
         assert!(reason.contains("Operation not supported") && reason.contains("CONFIG_NF_TABLES_BRIDGE"));
     }
 
     #[test]
     fn nothing_is_guarded_without_a_range() {
         let desired = desired(&["10.96.0.0/16", "10.1.1.7/32"], &["10.1.1.7"]);
-        assert_eq!(guard(&desired, &HostInputs::default()), (None, None));
+        assert_eq!(guard(&desired, &HostInputs::default()), (None, vec![]));
+    }
+
+    /// The guard left such devices out without a word: their Pods had no network, and the log was silent.
+    #[test]
+    fn a_device_with_a_special_name_is_an_issue() {
+        let links = [
+            (7, "cali7", None),
+            (8, "a\"b", None),
+            (9, "veth*", Some(BRIDGE)),
+            (10, "veth10", Some(BRIDGE)),
+        ];
+        let routes = [("10.1.1.7/32", 7), ("10.1.1.8/32", 8), ("10.1.1.128/25", BRIDGE)];
+        let inputs = with_bridge(host(&links, &routes));
+        let (found, issues) = guard(&desired(&["10.1.1.0/24"], &["10.1.1.7", "10.1.1.8"]), &inputs);
+        let found = found.unwrap();
+        assert_eq!(found.pods, [(name("cali7"), [10, 1, 1, 7].into())].into());
+        assert_eq!(found.bridge.unwrap().ports, [name("veth10")].into());
+        let values: Vec<_> = issues.iter().map(|issue| issue.value.as_str()).collect();
+        assert_eq!(values, ["a\"b", "veth*"]);
+        assert_eq!(name("cali_x.1-2@if3").to_string(), "cali_x.1-2@if3");
+        for special in ["a;b", "", "a b", "veth\u{e9}"] {
+            assert_eq!(PlainName::new(special), None, "{special}");
+        }
     }
 
     #[test]
     fn pods_that_end_are_removed_before_others_are_added() {
-        let pod = |device: &str, last| (device.to_owned(), IpAddr::from([10, 1, 1, last]));
+        let pod = |device: &str, last| (name(device), IpAddr::from([10, 1, 1, last]));
         let bridge = |ports: &[&str]| {
             Some(BridgeGuard {
-                ports: ports.iter().map(|port| (*port).to_owned()).collect(),
+                ports: ports.iter().map(|port| name(port)).collect(),
                 own: BTreeSet::new(),
             })
         };

@@ -223,9 +223,9 @@ fn police_pods(
     let unselected = &policies.tables.unselected;
     let pods = pod_devices(&inputs.pod_links, &ranges, &policies.pods, unselected);
     if policies.guards_pods() {
-        let (guard, issue) = pod_guard(desired, inputs, &pods.routed_to, settings.node_name);
+        let (guard, unguarded) = pod_guard(desired, inputs, &pods.routed_to, settings.node_name);
         state.pod_guard = guard;
-        issues.extend(issue);
+        issues.extend(unguarded);
     }
     if policies.polices_devices() {
         issues.extend(pods.issues());

@@ -9,6 +9,7 @@ use crate::{
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
     egress_policies::check_egress,
     label_latency::check_label_latency,
+    pod_start::check_pod_start,
     policies::{set_stretched_policy, wait_label_id},
     workload::{Client, Namespace},
 };
@@ -231,12 +232,15 @@ fn check_clients() {
     let client = ns.client(EAST, "east-n2");
     let intruder = ns.client_named(EAST, "east-n2", "intruder");
     let stranger = elsewhere.client(EAST, "east-n2");
+    let open = server(&ns, "west-n1", "open");
+    check_pod_start("without a policy", &ns, &open);
     WEST.apply(CLIENTS_ONLY);
     wait_answered("others are dropped", &[intruder, stranger], &urls, false);
     wait_answered("clients of the Namespace pass", &[client], &urls, true);
     wait_status(POLICY, ns.0, "db-svc-allow-ingress-from-client-only", |status| {
         is_realized(status, 1)
     });
+    check_pod_start("with a policy for other Pods", &ns, &open);
     let label = |label| EAST.kubectl(&["label", "pod", "intruder", label, "--overwrite", "-n", ns.0]);
     label("app=client");
     wait_answered(

@@ -28,6 +28,7 @@ mod label_latency;
 mod legacy_api;
 mod mcs;
 mod observability;
+mod pod_start;
 mod policies;
 mod policy_reports;
 mod services;

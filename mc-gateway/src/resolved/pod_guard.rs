@@ -43,8 +43,8 @@ pub struct BridgeGuard {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlainName(String);
 
-/// The guard, and the reasons why frames pass it or Pods stay closed. Without a range there is none. `routed_to` has the
-/// device of each known Pod.
+/// The guard, and the reasons why frames pass it or Pods stay closed. Without a range there is none. `routed_to` has
+/// the device of each known Pod.
 pub(super) fn pod_guard(
     desired: &DesiredState,
     inputs: &HostInputs,

@@ -1,7 +1,7 @@
 //! The kinds of an API group that the API server does not serve: one discovery for all watches that wait for them.
 //!
-//! Each agent of the cluster repeats it, so its cost does not depend on the number of kinds. `kube`'s `Discovery` has no
-//! such coalescing, and requests every group of the API server.
+//! Each agent of the cluster repeats it, so its cost does not depend on the number of kinds. `kube`'s `Discovery` has
+//! no such coalescing, and requests every group of the API server.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -48,8 +48,8 @@ where
 ///
 /// Guarantees: an absent kind has an empty list, also when its objects were listed before, and its objects are listed
 /// within [`MAX_DELAY`] once the API server serves it. It is absent if the API server answers requests with 404 and its
-/// discovery has no version of the kind, [`ABSENT_ANSWERS`] times in succession; `absent` waits for it then. Every other
-/// failure is an error.
+/// discovery has no version of the kind, [`ABSENT_ANSWERS`] times in succession; `absent` waits for it then. Every
+/// other failure is an error.
 pub(super) fn watch_optional<K, T: 'static>(
     kind: &'static str,
     api: Api<K>,

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use mc_gateway_common::abi::Addr;
 
-use crate::cidr::{max_prefix_len, to_abi_addr};
+use crate::cidr::to_abi_addr;
 use crate::objects::FieldError;
 
 /// A device that may lead to a Pod.
@@ -53,7 +53,7 @@ pub(super) fn pod_devices(
     let is_unselected = |addr: &IpAddr| unselected.contains(&to_abi_addr(*addr));
     // A route to more than one address, as to a bridge, may lead to any Pod.
     let may_be_selected = |net: &IpNet| {
-        let is_single = net.prefix_len() == max_prefix_len(net.addr());
+        let is_single = net.prefix_len() == net.max_prefix_len();
         ranges.iter().any(|range| range.contains(net)) && !(is_single && is_unselected(&net.addr()))
     };
     let of_ranges = observed.routes.iter().filter(|(net, _)| may_be_selected(net));

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{HostInputs, PodLinks, prefix};
-use crate::cidr::max_prefix_len;
 use crate::desired::DesiredState;
 use crate::objects::FieldError;
 
@@ -69,18 +68,14 @@ pub(super) fn pod_guard(
             guard.without_device.insert(*addr);
             continue;
         };
-        match PlainName::new(device) {
-            Some(device) => guard.pods.extend([(device, *addr)]),
-            None => issues.extend([special_name(device)]),
-        }
+        let device = plain_name(device, &mut issues);
+        guard.pods.extend(device.map(|device| (device, *addr)));
     }
     if has_bridge(&ranges, inputs) {
         match &inputs.bridge_filter_unavailable {
             None => {
-                let (ports, special) = ports(links);
-                issues.extend(special);
                 guard.bridge = Some(BridgeGuard {
-                    ports,
+                    ports: ports(links, &mut issues),
                     own: own_addresses(desired, inputs),
                 });
             }
@@ -96,7 +91,7 @@ fn ranges(desired: &DesiredState) -> BTreeSet<IpNet> {
     let delivered = prefix::delivered(&desired.prefixes).into_iter();
     delivered
         .filter(|net| {
-            let is_single = net.prefix_len() == max_prefix_len(net.addr());
+            let is_single = net.prefix_len() == net.max_prefix_len();
             !is_single && !desired.service_cidrs.contains(net)
         })
         .collect()
@@ -115,15 +110,19 @@ fn has_bridge(ranges: &BTreeSet<IpNet>, inputs: &HostInputs) -> bool {
             .any(|addr| in_range(&IpNet::from(*addr)))
 }
 
-/// The ports of all bridges that may lead to Pods, and an issue for each one that the guard cannot name.
-fn ports(links: &PodLinks) -> (BTreeSet<PlainName>, Vec<FieldError>) {
+/// The ports of all bridges that may lead to Pods, without those that the guard cannot name.
+fn ports(links: &PodLinks, issues: &mut Vec<FieldError>) -> BTreeSet<PlainName> {
     let ports = links.links.values().filter(|link| link.bridge.is_some());
-    let names: Vec<_> = ports.map(|link| link.name.as_str()).collect();
-    let special = names.iter().filter(|name| PlainName::new(name).is_none());
-    (
-        names.iter().filter_map(|name| PlainName::new(name)).collect(),
-        special.map(|name| special_name(name)).collect(),
-    )
+    ports.filter_map(|link| plain_name(&link.name, issues)).collect()
+}
+
+/// The name for nftables, or an issue.
+fn plain_name(device: &str, issues: &mut Vec<FieldError>) -> Option<PlainName> {
+    let name = PlainName::new(device);
+    if name.is_none() {
+        issues.push(special_name(device));
+    }
+    name
 }
 
 /// The addresses from which this node sends to its Pods. A service proxy may have assigned it thousands of Service

@@ -1,6 +1,6 @@
 //! Audited network policies: packets pass as without them, and each one that a rule would drop is counted and logged.
 
-use std::{fs, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use mc_tests::{
     topology::{Cluster, Place},
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{
     fixture::wait_for_log,
-    identities::write,
+    identities::{remove, write},
     observability::{inspect, row},
     pod_policies::{Bed, FAR, LOCAL, server, start},
     policies::{TIMEOUT, get_from, write_policy},
@@ -102,7 +102,7 @@ fn an_audited_policy_counts_and_logs_and_drops_nothing() {
         "policy",
         "the policy is enforced",
     );
-    fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
+    remove(&bed.hosts, Cluster::West, "policy.yaml");
     bed.wait_dropped(&bed.local, server, "policy", "the policy is enforced alone");
     bed.wait_passing(&bed.far, server, "a client");
 }

@@ -54,11 +54,7 @@ fn egress_rules_select_pods_by_labels_also_behind_a_service() {
              {server}; }}\n}}\n"
         ))
         .expect("a rule");
-    let far = bed
-        .hosts
-        .traffic()
-        .echo_server(&bed.far, "far", PORT)
-        .expect("a server");
+    let far = bed.serve(&bed.far, "far");
     bed.wait_passing(&bed.local, SERVICE, "the Service without a policy");
     bed.wait_passing(&bed.local, EXTERNAL, "its external address without a policy");
 

@@ -75,6 +75,11 @@ pub(crate) fn write(bed: &Topology, cluster: Cluster, name: &str, text: &str) {
     fs::rename(&new, directory.join(name)).expect("a manifest");
 }
 
+/// Removes a manifest of a cluster.
+pub(crate) fn remove(bed: &Topology, cluster: Cluster, name: &str) {
+    fs::remove_file(bed.manifests_dir(cluster).join(name)).expect(name);
+}
+
 /// The inner packets of a request to the server from `client`, with their VNIs, at a place of the underlay.
 fn request_at(bed: &Topology, place: Place, client: Place) -> Vec<(Ip, u32)> {
     let file = bed.directory().join("identities.pcap");
@@ -151,7 +156,7 @@ fn packets_carry_the_identity_of_their_pod_through_both_gateways() {
     wait_identities(&bed, Place::GatewayEast, IDENTITY_UNKNOWN, SERVER);
     // Without stretched policies the cluster has no identities.
     for cluster in Cluster::ALL {
-        fs::remove_file(bed.manifests_dir(cluster).join("identities.yaml")).expect("a manifest");
+        remove(&bed, cluster, "identities.yaml");
     }
     wait_identities(&bed, Place::GatewayEast, 0, 0);
 }

@@ -1,9 +1,6 @@
 //! The guard of Pods: a Pod has no network until the agent has seen it.
 
-use std::{
-    fs,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use mc_tests::{
     counters::Counters,
@@ -16,9 +13,9 @@ use serde_json::Value;
 
 use crate::{
     fixture::options,
-    identities::{pod_manifest, write},
+    identities::{pod_manifest, remove, write},
     pod_policies::{Bed, CLIENTS_ONLY, FAR, LOCAL, NODE_GATEWAY, add_pod, server, start},
-    policies::{self, PORT, TIMEOUT, enforce, get_from, write_policy},
+    policies::{self, TIMEOUT, enforce, get_from, wait_counted, write_policy},
 };
 
 /// New Pods on the server's node.
@@ -47,15 +44,9 @@ fn dropped(bed: &Topology) -> u64 {
 
 /// Waits until the guard drops requests.
 pub(crate) fn wait_guarded(bed: &Bed, client: &Netns, to: Ipv4Addr, what: &str) {
-    wait_for(&format!("the guard drops requests: {what}"), TIMEOUT, || {
-        let before = dropped(&bed.hosts);
-        match get_from(&bed.hosts, client, to) {
-            Ok(answer) => Err(format!("answered: {answer}")),
-            Err(_) if dropped(&bed.hosts) > before => Ok(()),
-            Err(error) => Err(format!("{error}; not counted")),
-        }
-    })
-    .expect("drops");
+    const REASON: &str = "pod-guard";
+    let drops = || [(REASON, dropped(&bed.hosts))].into();
+    wait_counted(REASON, what, drops, || get_from(&bed.hosts, client, to));
 }
 
 /// Echo requests that a namespace has received.
@@ -138,10 +129,11 @@ fn wait_port(bed: &Topology, port: &str) {
 }
 
 impl Bed {
-    fn add_new_pod(&self, name: &str, ip: Ipv4Addr, bridge: bool) -> (Netns, Process) {
+    /// A Pod with a server on the server's node.
+    pub(crate) fn add_new_pod(&self, name: &str, ip: Ipv4Addr, bridge: bool) -> (Netns, Process) {
         let pod = add_pod(&self.hosts, Place::NodeWest, name, ip, NODE_GATEWAY, bridge);
-        let server = self.hosts.traffic().echo_server(&pod, name, PORT);
-        (pod, server.expect("a server"))
+        let server = self.serve(&pod, name);
+        (pod, server)
     }
 
     /// A Pod that the agent has not seen reaches its node only, and is reached by it only.
@@ -177,10 +169,6 @@ impl Bed {
         ] {
             assert_closed(&self.hosts, pod, to, &format!("{what} to {name}"));
         }
-    }
-
-    fn remove_policy(&self) {
-        fs::remove_file(self.hosts.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
     }
 }
 
@@ -240,16 +228,10 @@ fn check_other_policy(name: &str, bridge: bool) {
     bed.assert_unseen((&late, LATE), "a new Pod");
     assert_eq!(bed.links(), Vec::<String>::new(), "no program");
     // Tables that another program removes or changes return.
-    let nft = |command: &str| {
-        let run = bed.hosts.netns(Place::NodeWest).run("nft", command.split(' '));
-        run.expect(command);
-    };
+    let node = bed.hosts.netns(Place::NodeWest);
     let list = |table: &str| {
         let args = ["-s", "list", "table"].into_iter().chain(table.split(' '));
-        bed.hosts
-            .netns(Place::NodeWest)
-            .run("nft", args)
-            .map_err(|error| format!("{error:#}"))
+        node.run("nft", args).map_err(|error| format!("{error:#}"))
     };
     for table in &TABLES[..=usize::from(bridge)] {
         let original = list(table).expect("the table");
@@ -262,7 +244,7 @@ fn check_other_policy(name: &str, bridge: bool) {
             format!("flush table {table}"),
             format!("add element {table} {element} {{ {LATE} }}"),
         ] {
-            nft(&change);
+            node.nft(&change).expect(&change);
             wait_for(&change, TIMEOUT, || match list(table) {
                 Ok(text) if text == original => Ok(()),
                 Ok(text) | Err(text) => Err(text),
@@ -275,7 +257,7 @@ fn check_other_policy(name: &str, bridge: bool) {
     bed.wait_passing(&bed.far, LATE, "a Pod that the agent has seen");
     assert_open(&bed.hosts, &late, LOCAL.into(), "from the Pod");
 
-    bed.remove_policy();
+    remove(&bed.hosts, Cluster::West, "policy.yaml");
     wait_guard(&bed.hosts, [false; 2]);
     let (_reused, _server) = bed.add_new_pod("reused", REUSED, bridge);
     bed.wait_passing(&bed.far, REUSED, "a new Pod without policies");

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::{
     fixture::{options, wait_for_log},
-    identities::{pod_manifest, write},
+    identities::{pod_manifest, remove, write},
     observability::{inspect, row},
     pod_guard,
     policies::{self, PORT, TIMEOUT, enforce, get_from, wait_dropped_from, wait_passing_from, write_policy},
@@ -124,6 +124,12 @@ impl Bed {
     pub(crate) fn write_pod(&self, name: &str, node: Place, ip: Ipv4Addr, app: &str) {
         let text = pod_manifest(name, node, ip, app, "Running");
         write(&self.hosts, Cluster::West, &format!("pod-{name}.yaml"), &text);
+    }
+
+    /// A server in a Pod, which answers with this name.
+    pub(crate) fn serve(&self, pod: &Netns, name: &str) -> Process {
+        let server = self.hosts.traffic().echo_server(pod, name, PORT);
+        server.expect("a server")
     }
 
     /// All clients: Pods, the node of the server, and another one.
@@ -384,7 +390,7 @@ fn check_own_cluster(name: &str, bridge: bool) {
         }
     }
     bed.check_traces_of_answers(server);
-    fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
+    remove(&bed.hosts, Cluster::West, "policy.yaml");
     bed.wait_passing(&bed.far, server, "no policy");
     wait_for("no programs at the devices of Pods", TIMEOUT, || {
         let links = bed.links();
@@ -413,12 +419,7 @@ fn check_new_pod(name: &str, bridge: bool) {
     let bed = start(name, bridge);
     write_policy(&bed.hosts, Cluster::West, CLIENTS_ONLY);
     bed.wait_dropped(&bed.local, server(), "policy", "another label");
-    let late = add_pod(&bed.hosts, Place::NodeWest, "late", LATE, NODE_GATEWAY, bridge);
-    let _server = bed
-        .hosts
-        .traffic()
-        .echo_server(&late, "late", PORT)
-        .expect("a server");
+    let (_late, _server) = bed.add_new_pod("late", LATE, bridge);
     pod_guard::wait_guarded(&bed, &bed.far, LATE, "a Pod that the agent has not seen");
     bed.wait_passing(bed.hosts.netns(Place::NodeWest), LATE, "its kubelet");
     bed.write_pod("late", Place::NodeWest, LATE, "unselected");
@@ -461,11 +462,7 @@ fn a_routed_pod_that_no_policy_selects_has_no_programs() {
     };
     wait_programs("no programs while no policy selects the Pod", &[]);
     assert_eq!(bed.links().len(), 2, "those of the server: {:?}", bed.links());
-    let _server = bed
-        .hosts
-        .traffic()
-        .echo_server(&bed.local, "local", PORT)
-        .expect("a server");
+    let _server = bed.serve(&bed.local, "local");
     bed.wait_passing(&bed.far, LOCAL, "a Pod that no policy selects");
     bed.write_pod("far", Place::GatewayWest, FAR, "other");
     bed.wait_passing(&bed.far, LOCAL, "another label");
@@ -479,7 +476,7 @@ fn a_routed_pod_that_no_policy_selects_has_no_programs() {
     bed.wait_passing(&bed.far, LOCAL, "a Pod that the policy selects no longer");
     wait_programs("no programs after that", &[]);
     // The device outlives the object of its Pod, and any Pod may have the address now.
-    fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("pod-local.yaml")).expect("the Pod");
+    remove(&bed.hosts, Cluster::West, "pod-local.yaml");
     wait_programs(
         "programs of a Pod that the agent has not seen",
         &["from_pod", "to_pod"],
@@ -524,7 +521,7 @@ fn packets_of_a_pod_to_a_service_are_dropped_at_its_device() {
     bed.wait_passing(&bed.local, SERVICE, "another label");
     // A rule for egress stays in force for the node's other Pods.
     bed.write_pod("p2", Place::NodeWest, Ipv4Addr::new(10, 12, 1, 22), "other");
-    fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("pod-local.yaml")).expect("the Pod");
+    remove(&bed.hosts, Cluster::West, "pod-local.yaml");
     bed.wait_dropped(
         &bed.local,
         SERVICE,

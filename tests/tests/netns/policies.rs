@@ -1,6 +1,6 @@
 //! Network policies on packets from another cluster, by the labels of its Pods.
 
-use std::{fs, net::Ipv4Addr, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use mc_tests::{
     counters::Counters,
@@ -13,7 +13,7 @@ use mc_tests::{
 
 use crate::{
     fixture::{options, wait_for_log},
-    identities::{BOTH, OTHER, write, write_identities, write_pod},
+    identities::{BOTH, OTHER, remove, write, write_identities, write_pod},
 };
 
 /// A new state reaches the packets within this time.
@@ -120,14 +120,24 @@ pub(crate) fn wait_dropped_at(
     what: &str,
     get: impl Fn() -> Result<String, String>,
 ) {
-    let counters = || Counters::read(&bed.bpf_dir(place)).expect("counters");
-    let drops = || counters().drops.get(reason).copied().unwrap_or_default();
+    let drops = || Counters::read(&bed.bpf_dir(place)).expect("counters").drops;
+    wait_counted(reason, what, drops, get);
+}
+
+/// Waits until a request gets no answer, and its packets are counted with a reason.
+pub(crate) fn wait_counted(
+    reason: &str,
+    what: &str,
+    drops: impl Fn() -> BTreeMap<&'static str, u64>,
+    get: impl Fn() -> Result<String, String>,
+) {
+    let count = || drops().get(reason).copied().unwrap_or_default();
     wait_for(&format!("requests are dropped: {what}"), TIMEOUT, || {
-        let before = drops();
+        let before = count();
         match get() {
             Ok(answer) => Err(format!("answered: {answer}")),
-            Err(_) if drops() > before => Ok(()),
-            Err(error) => Err(format!("{error}; {reason} is not counted: {:?}", counters())),
+            Err(_) if count() > before => Ok(()),
+            Err(error) => Err(format!("{error}; {reason} is not counted: {:?}", drops())),
         }
     })
     .expect("drops");
@@ -166,7 +176,7 @@ fn a_policy_decides_by_the_labels_of_pods_in_another_cluster() {
     wait_passing(&bed, "the label again");
     write_pod(&bed, Cluster::East, "without-a-number", "Running");
     wait_dropped(&bed, "policy", "a label without a number");
-    fs::remove_file(bed.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
+    remove(&bed, Cluster::West, "policy.yaml");
     wait_passing(&bed, "no policy");
 }
 

@@ -1,13 +1,13 @@
 //! The kinds of an API group that the API server does not serve: one discovery for all watches that wait for them.
 //!
-//! Each agent of the cluster repeats it, so its cost does not depend on the number of kinds. `kube`'s `Discovery` has
-//! no such coalescing, and requests every group of the API server.
+//! Each agent of the cluster repeats it, so its cost does not depend on the number of kinds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kube::Client;
+use kube::error::DiscoveryError;
+use kube::{Client, discovery};
 use mc_kube::{Backoff, error_chain, jitter_seed};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -83,12 +83,14 @@ impl AbsentKinds {
 
 /// Plural names of all kinds of a group, in any version: objects are listed in one version, and may exist in another.
 pub(super) async fn kinds_of_group(client: &Client, group: &str) -> kube::Result<BTreeSet<String>> {
-    let groups = client.list_api_groups().await?.groups;
-    let versions = groups.iter().filter(|known| known.name == group);
-    let mut kinds = BTreeSet::new();
-    for version in versions.flat_map(|known| &known.versions) {
-        let known = client.list_api_group_resources(&version.group_version).await?;
-        kinds.extend(known.resources.into_iter().map(|resource| resource.name));
-    }
-    Ok(kinds)
+    let found = match discovery::group(client, group).await {
+        Err(kube::Error::Discovery(
+            DiscoveryError::MissingApiGroup(_) | DiscoveryError::EmptyApiGroup(_),
+        )) => return Ok(BTreeSet::new()),
+        other => other?,
+    };
+    let resources = found
+        .versions()
+        .flat_map(|version| found.versioned_resources(version));
+    Ok(resources.map(|(resource, _)| resource.plural).collect())
 }

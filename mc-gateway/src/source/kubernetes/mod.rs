@@ -23,7 +23,7 @@ use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::label_identity::LabelIdentity;
 use mc_api::network_policy::{
-    AntreaAgentInfo, AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, NamespacedGroup,
+    AntreaAgentInfo, AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup,
     NetworkPolicy, Tier,
 };
 use mc_api::node_key::NodeKey;
@@ -56,9 +56,6 @@ const ANTREA_CONTROLLER: &str = "AntreaControllerInfo";
 
 /// Kind of the objects of Antrea's agents.
 const ANTREA_AGENT: &str = "AntreaAgentInfo";
-
-/// API group of the kinds that a cluster may lack.
-const POLICY_GROUP: &str = "crd.antrea.io";
 
 /// Kinds without which, where the agent has no permission to read them, the other objects are published.
 const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY];
@@ -154,7 +151,7 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
             ObjectEvent::Identity,
         ),
     ];
-    let absent = Arc::new(AbsentKinds::new(client.clone(), POLICY_GROUP, node));
+    let absent = Arc::new(AbsentKinds::new(client.clone(), GROUP, node));
     let enforced = config.policy_enforcement != PolicyEnforcement::Off;
     if enforced {
         streams.extend(policy_watches(&client, node, &absent));

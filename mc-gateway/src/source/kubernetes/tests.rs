@@ -15,7 +15,6 @@ use super::*;
 use crate::config::Cli;
 use crate::policy::Mode;
 
-const GROUP: &str = "crd.antrea.io";
 const POLICY_KINDS: [&str; 5] = [
     "clusternetworkpolicies",
     "networkpolicies",

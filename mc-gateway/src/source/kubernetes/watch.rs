@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
@@ -72,7 +71,6 @@ where
         absent: absent.clone(),
         absent_answers: 0,
         delays: Backoff::new(MIN_DELAY, MAX_DELAY, seed),
-        delay: None,
     };
     stream::unfold(watch, |mut watch| async move {
         let events = watch.next().await;
@@ -112,9 +110,8 @@ struct OptionalWatch<K> {
     absent: Arc<AbsentKinds>,
     /// Consecutive answers that the kind is absent.
     absent_answers: u32,
+    /// Delays before the next request for a kind whose absence is not confirmed.
     delays: Backoff,
-    /// The delay before the next request for a kind whose absence is not confirmed.
-    delay: Option<Duration>,
 }
 
 impl<K> OptionalWatch<K>
@@ -123,9 +120,6 @@ where
 {
     /// The next events: one of the watch, or those of an empty list; none after an answer that proves nothing yet.
     async fn next(&mut self) -> Vec<Result<Event<K>, String>> {
-        if let Some(delay) = self.delay.take() {
-            sleep(delay).await;
-        }
         if self.absent_answers == ABSENT_ANSWERS {
             if let Err(error) = self.absent.wait_served(&K::plural(&())).await {
                 return vec![Err(format!("discovery: {error}"))];
@@ -137,7 +131,7 @@ where
             Some(Ok(Event::Init)) => return vec![Ok(Event::Init)],
             Some(Err(error)) if is_unknown_kind(&error) => {
                 match kinds_of_group(&self.api.clone().into_client(), &K::group(&())).await {
-                    Ok(kinds) if !kinds.contains(&*K::plural(&())) => return self.confirm_absence(),
+                    Ok(kinds) if !kinds.contains(&*K::plural(&())) => return self.confirm_absence().await,
                     // In another version, or since the answer.
                     Ok(_) => Err(error_chain(&error)),
                     Err(error) => Err(format!("discovery: {}", error_chain(&error))),
@@ -151,12 +145,12 @@ where
         vec![event]
     }
 
-    fn confirm_absence(&mut self) -> Vec<Result<Event<K>, String>> {
+    async fn confirm_absence(&mut self) -> Vec<Result<Event<K>, String>> {
         self.absent_answers = self.absent_answers.saturating_add(1);
         // A watch from a version before the absence would not list the objects that the kind has later.
         self.events = list_and_watch(&self.api, &self.config, self.seed);
         if self.absent_answers < ABSENT_ANSWERS {
-            self.delay = Some(self.delays.next_delay());
+            sleep(self.delays.next_delay()).await;
             return Vec::new();
         }
         info!(

@@ -53,14 +53,15 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
     if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }
-    if let Some(pod) = rules(DIRECTION_EGRESS) {
+    let enforces_egress = state.enforced & ENFORCED_EGRESS != 0;
+    if enforces_egress && let Some(pod) = rules(DIRECTION_EGRESS) {
         evaluate_peer(packet, maps, half, key.client, pod, port, FROM_POD)?;
         record(maps, &l4, &key);
         return Ok(());
     }
     match rules(DIRECTION_INGRESS) {
         Some(pod) if !pod.is_unselected() => record(maps, &l4, &key),
-        None if state.enforced & ENFORCED_EGRESS != 0 => check_seen(maps, key.pod)?,
+        None if enforces_egress => check_seen(maps, key.pod)?,
         _ => {}
     }
     Ok(())

@@ -30,6 +30,8 @@ pub(crate) enum Suite {
     Netns,
     /// Attackers in namespaces: every packet that they send is dropped with the expected reason.
     Attack,
+    /// The parts of `datapath`, `differential`, `netns` and `attack` on network policies.
+    Policy,
     /// Gateways that die and recover under traffic.
     Failover,
     /// Agents restarted, upgraded and rolled back under traffic.
@@ -54,7 +56,34 @@ pub(crate) enum Suite {
 
 /// Programs that a suite runs, beside those of the agent.
 const PACKAGES: &[&str] = &["conntrack"];
-/// The suites that run unless others are named, with [`BACKGROUND`]. `e2e` includes its parts; mutants test the tests.
+/// Integration tests on network policies, by start of name; each belongs to one of [`ALL`], too.
+const POLICY: [(&str, &[&str]); 3] = [
+    (
+        "datapath",
+        &[
+            "cases::",
+            "random_policies::",
+            "oracle::",
+            "peer_limits::a_flood_of_rejected",
+        ],
+    ),
+    (
+        "netns",
+        &[
+            "audit::",
+            "egress_policies::",
+            "hidden_senders::",
+            "identities::",
+            "pod_guard::",
+            "pod_policies::",
+            "policies::",
+            "policy_churn::",
+        ],
+    ),
+    ("attack", &["identities_in_"]),
+];
+/// The suites that run unless others are named, with [`BACKGROUND`]. `policy` is in them, `e2e` includes its parts;
+/// mutants test the tests.
 const ALL: [Suite; 12] = [
     Suite::Lint,
     Suite::Unit,
@@ -192,6 +221,18 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
                 .args(["--", "--test-threads=1", "--nocapture"]);
             summary.cargo_test(&name, &mut command)?;
         }
+        Suite::Policy => {
+            let programs = build::release()?;
+            for (test, filters) in POLICY {
+                let mut command = build::integration_test(test);
+                command
+                    .envs(programs.env())
+                    .env("MC_LONG", if long { "1" } else { "0" })
+                    .args(["--", "--test-threads=1"])
+                    .args(filters);
+                summary.cargo_test(&format!("policy: {test}"), &mut command)?;
+            }
+        }
         Suite::Matrix => summary.step("the oldest kernel", matrix::oldest()),
         Suite::E2e => cluster_suites::run(cluster_suites::ALL, long, summary)?,
         Suite::Conformance => cluster_suites::run(cluster_suites::CONFORMANCE, long, summary)?,
@@ -200,4 +241,32 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
         Suite::Mutants => mutants::run(summary)?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    /// A filter of another name would select nothing.
+    #[test]
+    fn the_filters_of_policies_name_tests() {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
+        for (test, filters) in POLICY {
+            let main = fs::read_to_string(tests.join(test).join("main.rs")).expect("a test");
+            for filter in filters {
+                let found = match filter.split_once("::") {
+                    Some((module, "")) => main.contains(&format!("mod {module};")),
+                    Some((module, function)) => {
+                        let file = tests.join(test).join(module).with_extension("rs");
+                        let text = fs::read_to_string(file).expect("a module");
+                        text.contains(&format!("fn {function}"))
+                    }
+                    None => main.contains(filter),
+                };
+                assert!(found, "{test}: {filter}");
+            }
+        }
+    }
 }

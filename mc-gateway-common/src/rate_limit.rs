@@ -4,11 +4,27 @@
 //! *Guarantees*: at most [`Rate::burst`] tokens at once and one more every [`Rate::interval`]. A clock that stops or
 //! jumps back adds no tokens.
 
-use crate::abi::rate_limit::{PeerLimit, PeerLimits, PeerRates, Rate, TokenBucket};
+use crate::abi::rate_limit::{MAX_SENDER_LIMITS, PeerLimit, PeerLimits, PeerRates, Rate, TokenBucket};
 
 const NANOSECONDS: u64 = 1_000_000_000;
 /// Rate of ICMP errors to this node.
 pub const ICMP_ERRORS: Rate = per_second(1_000, 50);
+/// Rate of answers to the rejected packets of the senders of one slot: five senders use up the share of rejections in
+/// [`ICMP_ERRORS`] at once, and ten in the long run.
+pub const REJECTIONS: Rate = per_second(100, 5);
+
+/// Leaves the bits of a slot of a word.
+const SLOT_SHIFT: u32 = u32::BITS.wrapping_sub(MAX_SENDER_LIMITS.ilog2());
+
+/// The slot of a sender's limit, by the folded address. Senders of one slot share its tokens.
+#[inline(always)]
+#[must_use]
+pub const fn sender_slot(folded: u32) -> u32 {
+    // Fibonacci hashing: neighbouring addresses, those of one Node's Pods, have different slots.
+    folded.wrapping_mul(0x9e37_79b1) >> SLOT_SHIFT
+}
+
+const _: () = assert!(MAX_SENDER_LIMITS.is_power_of_two());
 
 /// `tokens` per second, at least one, and `burst` at once.
 #[must_use]
@@ -140,6 +156,21 @@ mod tests {
         assert_eq!(taken(&mut bucket, start + INTERVAL, 1_000), 25);
         assert_eq!(spare(&mut bucket, start + 26 * INTERVAL), 0);
         assert_eq!(spare(&mut bucket, start + 27 * INTERVAL), 1);
+    }
+
+    #[test]
+    fn neighbouring_senders_have_slots_of_their_own() {
+        let slots = |first: u32| (0..MAX_SENDER_LIMITS).map(move |host| sender_slot(first + host));
+        let used: std::collections::BTreeSet<u32> = slots(0x0a01_0200).collect();
+        assert!(used.len() > 150, "{} of {MAX_SENDER_LIMITS}", used.len());
+        assert!(used.iter().all(|slot| *slot < MAX_SENDER_LIMITS));
+        assert_eq!((sender_slot(0), sender_slot(u32::MAX)), (0, 97));
+    }
+
+    #[test]
+    fn five_senders_use_up_the_share_of_rejections_at_once() {
+        assert_eq!(5 * REJECTIONS.burst, ICMP_ERRORS.burst / 2);
+        assert_eq!(REJECTIONS.interval, 10 * ICMP_ERRORS.interval);
     }
 
     #[test]

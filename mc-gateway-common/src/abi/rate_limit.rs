@@ -6,6 +6,11 @@ pub const ICMP_LIMIT: &str = "mc_icmp_limit";
 /// Name of the map: per-CPU array of [`PeerLimits`], indexed by [`super::Peer::stats`]. It is not pinned: each load of
 /// the programs starts with full buckets.
 pub const PEER_LIMITS: &str = "mc_peer_limits";
+/// Name of the map: per-CPU array of [`TokenBucket`] for answers to rejected packets, indexed by
+/// [`crate::rate_limit::sender_slot`]. Not pinned, as [`PEER_LIMITS`].
+pub const SENDER_LIMITS: &str = "mc_sender_limit";
+/// Its entries.
+pub const MAX_SENDER_LIMITS: u32 = 256;
 /// Name of the variable of the object with its [`PeerRates`], constant once loaded.
 pub const PEER_RATES: &str = "MC_PEER_RATES";
 

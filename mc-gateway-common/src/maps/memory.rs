@@ -41,6 +41,8 @@ pub struct MemoryMaps {
     pub decap_tests: RefCell<BTreeMap<u32, u64>>,
     /// Available ICMP errors to this node.
     pub icmp_limit: RefCell<TokenBucket>,
+    /// Slot of `mc_sender_limit` to tokens; without an entry there is no limit.
+    pub sender_limits: RefCell<BTreeMap<u32, TokenBucket>>,
     /// Slot of `mc_peer_stats` to tokens; without an entry there is no limit.
     pub peer_limits: RefCell<BTreeMap<u32, PeerLimits>>,
 }

@@ -4,7 +4,7 @@ use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
     abi::{
         MAX_PEER_STATS,
-        rate_limit::{PeerLimits, PeerRates, TokenBucket},
+        rate_limit::{MAX_SENDER_LIMITS, PeerLimits, PeerRates, TokenBucket},
     },
     maps::{
         liveness::Liveness,
@@ -21,6 +21,9 @@ static ICMP_LIMIT: PerCpuArray<TokenBucket, 1> = PerCpuArray::new();
 #[btf_map(name = "mc_peer_limits")]
 static PEER_LIMITS: PerCpuArray<PeerLimits, { MAX_PEER_STATS as usize }> = PerCpuArray::new();
 
+#[btf_map(name = "mc_sender_limit")]
+static SENDER_LIMITS: PerCpuArray<TokenBucket, { MAX_SENDER_LIMITS as usize }> = PerCpuArray::new();
+
 /// The agent replaces the value before it loads the object.
 #[unsafe(no_mangle)]
 static MC_PEER_RATES: PeerRates = PeerRates::DEFAULT;
@@ -36,7 +39,14 @@ impl RateLimiter for KernelMaps {
     }
 
     #[inline(always)]
-    fn allow_rejection(&self) -> bool {
+    fn allow_rejection(&self, sender_slot: u32) -> bool {
+        let Some(bucket) = SENDER_LIMITS.get_ptr_mut(sender_slot) else {
+            return false;
+        };
+        // SAFETY: as above.
+        if !unsafe { rate_limit::take_token(&mut *bucket, rate_limit::REJECTIONS, self.now()) } {
+            return false;
+        }
         let Some(bucket) = ICMP_LIMIT.get_ptr_mut(0) else {
             return false;
         };

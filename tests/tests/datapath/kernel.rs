@@ -20,7 +20,10 @@ use mc_gateway_common::{
         affinity::AffinityEntry,
         kernel_decap::KERNEL_DECAP_TESTS,
         liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
-        rate_limit::{ICMP_LIMIT, PEER_LIMITS, PEER_RATES, PeerLimits, PeerRates, Rate, TokenBucket},
+        rate_limit::{
+            ICMP_LIMIT, MAX_SENDER_LIMITS, PEER_LIMITS, PEER_RATES, PeerLimits, PeerRates, Rate,
+            SENDER_LIMITS, TokenBucket,
+        },
         service::{self, Flow, FlowKey},
         transit::{PROGRAM_TRANSIT, TRANSIT_DEVICES},
     },
@@ -380,7 +383,7 @@ impl Kernel {
         keys
     }
 
-    /// Writes the token bucket of ICMP errors.
+    /// Writes the token buckets of ICMP errors.
     pub(crate) fn set_icmp_limit(&mut self, tables: &MemoryMaps) {
         let mut limit: PerCpuArray<_, TokenBucket> = self
             .0
@@ -392,6 +395,20 @@ impl Kernel {
         let values = vec![*tables.icmp_limit.borrow(); cpus];
         let values = PerCpuValues::try_from(values).expect("one per CPU");
         limit.set(0, values, 0).expect(ICMP_LIMIT);
+        self.set_sender_limits(tables);
+    }
+
+    /// Writes the tokens of senders; those without any in `tables` have no limit.
+    fn set_sender_limits(&mut self, tables: &MemoryMaps) {
+        let map = self.0.map_mut(SENDER_LIMITS).expect(SENDER_LIMITS);
+        let mut limits: PerCpuArray<_, TokenBucket> = map.try_into().expect(SENDER_LIMITS);
+        let cpus = aya::util::nr_cpus().expect("CPUs");
+        let set = tables.sender_limits.borrow();
+        for slot in 0..MAX_SENDER_LIMITS {
+            let bucket = set.get(&slot).copied().unwrap_or(fixture::UNLIMITED);
+            let values = PerCpuValues::try_from(vec![bucket; cpus]).expect("one per CPU");
+            limits.set(slot, values, 0).expect(SENDER_LIMITS);
+        }
     }
 
     /// Writes the tokens of the peers in `tables`.

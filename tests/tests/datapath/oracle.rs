@@ -518,6 +518,7 @@ fn is_modelled(case: &Case) -> bool {
         && tables.config.is_some()
         && tables.health.sent.is_empty()
         && tables.icmp_limit.borrow().tokens > ICMP_ERRORS.burst / 2
+        && tables.sender_limits.borrow().is_empty()
         && tables.peers.values().all(|peer| peer.flags & PEER_ANTREA == 0)
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use mc_gateway_common::{
     abi::rate_limit::{PeerLimits, PeerRates, Rate, TokenBucket},
     maps::MemoryMaps,
+    rate_limit::REJECTIONS,
     verdict::{DropReason, Event, Outcome},
 };
 use nix::{
@@ -14,7 +15,7 @@ use nix::{
 
 use crate::{
     TC_ACT_REDIRECT, TC_ACT_SHOT,
-    cases::services,
+    cases::{rejected, services},
     fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, NORTH_GATEWAY, POD_NODE, POD_NORTH, POD_WEST,
         SERVICE_HERE, Shape, WEST_GATEWAY, gateway,
@@ -160,4 +161,30 @@ fn new_flows_are_accepted_again_at_the_rate_of_the_limit() {
         "{:?}",
         start.elapsed()
     );
+}
+
+/// All senders of a node share the limit of ICMP errors, and each has a share of it.
+#[test]
+fn a_flood_of_rejected_packets_leaves_other_senders_their_errors() {
+    pin_to_one_cpu();
+    let (tables, [(flooding, flood), (other, packet)]) = rejected::of_two_senders();
+    assert_ne!(flooding, other, "the senders have different slots");
+    tables.icmp_limit.take();
+    let full = [
+        (flooding, TokenBucket::default()),
+        (other, TokenBucket::default()),
+    ];
+    tables.sender_limits.borrow_mut().extend(full);
+    let mut kernel = Kernel::load(&tables);
+    kernel.set_icmp_limit(&tables);
+    let start = Instant::now();
+    let mut is_answered = |frame: &[u8]| kernel.run("to_pod", frame).action == TC_ACT_REDIRECT;
+    let answered = (0..20_000).filter(|_| is_answered(&flood)).count();
+    assert!(
+        is_answered(&packet),
+        "after {answered} errors to the flooding sender"
+    );
+    let earned = start.elapsed().as_nanos() / u128::from(REJECTIONS.interval);
+    let most = u128::from(REJECTIONS.burst) + earned + 1;
+    assert!((1..=most).contains(&(answered as u128)), "{answered} of {most}");
 }

@@ -72,7 +72,7 @@ pub const GROUP_SOUTH: u32 = 5;
 const GROUP_GATEWAYS: u32 = 1;
 
 /// Enough tokens for any test; the time stamp prevents a refill.
-const UNLIMITED: TokenBucket = TokenBucket {
+pub const UNLIMITED: TokenBucket = TokenBucket {
     tokens: 1 << 40,
     at: u64::MAX,
 };

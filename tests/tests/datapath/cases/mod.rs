@@ -15,7 +15,7 @@ mod pass;
 mod peer_secret;
 pub(crate) mod pods;
 pub(crate) mod probes;
-mod rejected;
+pub(crate) mod rejected;
 pub(crate) mod services;
 mod to_remote;
 

@@ -2,7 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use mc_gateway_common::{abi::rate_limit::TokenBucket, maps::MemoryMaps, verdict::DropReason::Policy};
+use mc_gateway_common::{
+    abi::rate_limit::{MAX_SENDER_LIMITS, TokenBucket},
+    maps::MemoryMaps,
+    rate_limit::sender_slot,
+    verdict::DropReason::Policy,
+};
 
 use super::{
     Case, Expect, Program,
@@ -19,6 +24,8 @@ const FREE: [u8; 4] = [10, 1, 0, 6];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
+/// Another Pod of this node that no policy selects.
+const NEIGHBOR: [u8; 4] = [10, 1, 0, 7];
 /// The port that rules reject.
 const PORT: u16 = 82;
 /// Tokens that rejections leave for other errors: half of the burst.
@@ -47,6 +54,35 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
             rejections.limited();
         }
     }
+}
+
+/// A rejected datagram of each of two Pods of this node, and the slots of their limits.
+pub(crate) fn of_two_senders() -> (MemoryMaps, [(u32, Vec<u8>); 2]) {
+    let shape = Shape::default();
+    let rejections = Rejections {
+        shape,
+        half: 0,
+        program: Program::ToPod,
+        cases: &mut Vec::new(),
+    };
+    let datagrams = [FREE, NEIGHBOR].map(|sender| {
+        let mut packet = rejections.datagram(61);
+        packet.src = shape.inner(sender);
+        (slot_of(packet.src), rejections.frame(&packet))
+    });
+    (tables(shape, 0), datagrams)
+}
+
+/// The slot of a sender's limit: its address, folded to 32 bits.
+fn slot_of(sender: IpAddr) -> u32 {
+    sender_slot(match sender {
+        IpAddr::V4(v4) => v4.to_bits(),
+        IpAddr::V6(v6) => {
+            let octets = v6.octets();
+            let words = octets.as_chunks().0.iter();
+            words.fold(0, |folded, word| folded ^ u32::from_be_bytes(*word))
+        }
+    })
 }
 
 impl Rejections<'_> {
@@ -230,6 +266,26 @@ impl Rejections<'_> {
                 self.answer(&frame, &packet)
             } else {
                 Expect::Drop(Policy)
+            };
+            self.push(what, tables, frame, 0, expect);
+        }
+        let own = slot_of(packet.src);
+        for (what, is_limited) in [("a sender without tokens", true), ("another one without", false)] {
+            let tables = tables(self.shape, self.half);
+            let empty = TokenBucket {
+                tokens: 0,
+                at: u64::MAX,
+            };
+            let slots = (0..MAX_SENDER_LIMITS).filter(|slot| (*slot == own) == is_limited);
+            tables
+                .sender_limits
+                .borrow_mut()
+                .extend(slots.map(|slot| (slot, empty)));
+            let frame = self.frame(&packet);
+            let expect = if is_limited {
+                Expect::Drop(Policy)
+            } else {
+                self.answer(&frame, &packet)
             };
             self.push(what, tables, frame, 0, expect);
         }

@@ -71,6 +71,7 @@ const POLICY: [(&str, &[&str]); 3] = [
         "netns",
         &[
             "audit::",
+            "dual_stack_policies::",
             "egress_policies::",
             "hidden_senders::",
             "identities::",

@@ -15,6 +15,7 @@ mod audit;
 mod bad_input;
 mod bench;
 mod closed;
+mod dual_stack_policies;
 mod egress_policies;
 mod families;
 mod faults;

@@ -1,5 +1,5 @@
-//! `NodePolicyStatus`: the network policies that a Node's agent enforces, and their errors there. Superset: Antrea's
-//! agents report to its controller.
+//! `NodePolicyStatus`: the network policies that a Node's agent enforces, their errors there, and the counters of their
+//! rules. Superset: Antrea's agents report to its controller.
 //!
 //! The agent writes the object of its own Node, and the member's controller derives the status of each policy from all
 //! of them. The object is owned by its Node, so that Kubernetes deletes it with the Node.
@@ -18,6 +18,12 @@ pub const MAX_ERRORS: usize = 10;
 pub const MAX_ALL_ERRORS: usize = 500;
 /// Longest text of an error, in bytes.
 pub const MAX_TEXT: usize = 256;
+/// Most rules with counters of an object; [`PolicyReport::omitted_rules`] counts the others.
+pub const MAX_ALL_RULES: usize = 1_000;
+/// Longest name of a rule, in bytes.
+pub const MAX_RULE_NAME: usize = 64;
+/// Largest number of a counter: integers of the API are signed and have 64 bits.
+pub const MAX_COUNT: u64 = i64::MAX.cast_unsigned();
 
 /// The network policies that a Node's agent enforces. The object has the Node's name.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
@@ -80,6 +86,26 @@ pub struct PolicyReport {
     /// Number of further errors.
     #[serde(skip_serializing_if = "is_zero")]
     pub omitted_errors: u32,
+    /// The rules that have decided on a packet, sorted by name; 1,000 of all policies at most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleReport>,
+    /// Number of further rules that have decided on a packet.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub omitted_rules: u32,
+}
+
+/// The packets of the Node on which a rule has decided, since its counter began.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuleReport {
+    /// Path of the rule inside the policy.
+    pub name: String,
+    /// Packets, 2^63 - 1 at most; a super-packet counts once.
+    #[schemars(extend("format" = "int64"))]
+    pub packets: u64,
+    /// Their bytes with the link-layer header, 2^63 - 1 at most.
+    #[schemars(extend("format" = "int64"))]
+    pub bytes: u64,
 }
 
 /// A field that is not enforced as written.
@@ -127,11 +153,36 @@ impl NodePolicyStatusSpec {
             policy.bound(room);
             room = room.saturating_sub(policy.errors.len());
         }
-        Self {
+        let mut spec = Self {
             enforcement,
             observed_policies,
             policies,
             omitted,
+        };
+        spec.bound_rules();
+        spec
+    }
+
+    /// Sorts the rules of each policy, leaves out those without a packet, and counts those beyond [`MAX_ALL_RULES`].
+    pub fn bound_rules(&mut self) {
+        let mut room = MAX_ALL_RULES;
+        for policy in &mut self.policies {
+            policy.bound_rules(room);
+            room = room.saturating_sub(policy.rules.len());
+        }
+    }
+}
+
+// === impl RuleReport ===
+
+impl RuleReport {
+    /// The counters of a rule. The API has signed numbers: larger ones are 2^63 - 1.
+    #[must_use]
+    pub fn new(name: &str, packets: u64, bytes: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            packets: packets.min(MAX_COUNT),
+            bytes: bytes.min(MAX_COUNT),
         }
     }
 }
@@ -156,9 +207,20 @@ impl PolicyReport {
         self.errors.truncate(kept);
         for error in &mut self.errors {
             for text in [&mut error.field, &mut error.value, &mut error.reason] {
-                bound_text(text);
+                bound_text(text, MAX_TEXT);
             }
         }
+    }
+
+    fn bound_rules(&mut self, room: usize) {
+        self.rules.retain(|rule| rule.packets > 0 || rule.bytes > 0);
+        for rule in &mut self.rules {
+            bound_text(&mut rule.name, MAX_RULE_NAME);
+        }
+        self.rules.sort_unstable();
+        let omitted = count(self.rules.len().saturating_sub(room));
+        self.omitted_rules = self.omitted_rules.saturating_add(omitted);
+        self.rules.truncate(room);
     }
 }
 
@@ -174,11 +236,11 @@ pub fn observed_policies<'a>(policies: impl IntoIterator<Item = (&'a str, i64)>)
 }
 
 /// Cuts a text. Control characters, which take six bytes in JSON, are replaced.
-fn bound_text(text: &mut String) {
+fn bound_text(text: &mut String, longest: usize) {
     if text.chars().any(char::is_control) {
         *text = text.replace(char::is_control, " ");
     }
-    let end = (0..=MAX_TEXT).rev().find(|end| text.is_char_boundary(*end));
+    let end = (0..=longest).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or(0));
 }
 
@@ -247,12 +309,64 @@ mod tests {
                 error.field = "\u{1}".repeat(2 * MAX_TEXT);
                 error.reason = "\"".repeat(2 * MAX_TEXT);
             }
+            let name = |number: usize| format!("{}{number:04}", "\"".repeat(MAX_RULE_NAME - 4));
+            policy.rules = (0..2 * MAX_ALL_RULES / MAX_POLICIES)
+                .map(|number| RuleReport::new(&name(number), u64::MAX, u64::MAX))
+                .collect();
             policy
         };
         let spec = bounded((0..2 * MAX_POLICIES).map(longest).collect());
         let size = serde_json::to_string(&spec).unwrap().len();
         assert!(size < 1_000_000, "{size}");
         assert!(spec.policies.iter().all(PolicyReport::has_error));
+        let rules: usize = spec.policies.iter().map(|policy| policy.rules.len()).sum();
+        assert_eq!(rules, MAX_ALL_RULES);
+    }
+
+    #[test]
+    fn rules_are_sorted_and_bounded() {
+        let rule = |number: usize| RuleReport::new(&format!("spec.ingress[{number:04}]"), 1, 60);
+        let with_rules = |name: &str, numbers: std::ops::Range<usize>| PolicyReport {
+            rules: numbers.rev().map(rule).collect(),
+            ..policy(name, 0)
+        };
+        let mut spec = bounded(vec![
+            with_rules("a", 0..MAX_ALL_RULES - 1),
+            with_rules("b", 0..3),
+            with_rules("c", 0..2),
+        ]);
+        let counts = |spec: &NodePolicyStatusSpec| -> Vec<_> {
+            let policies = spec.policies.iter();
+            policies
+                .map(|policy| (policy.rules.len(), policy.omitted_rules))
+                .collect()
+        };
+        assert_eq!(counts(&spec), [(MAX_ALL_RULES - 1, 0), (1, 2), (0, 2)]);
+        assert_eq!(spec.policies[1].rules, [rule(0)]);
+        assert!(spec.policies[0].rules.is_sorted());
+        let once = spec.clone();
+        spec.bound_rules();
+        assert_eq!(spec, once, "a second time changes nothing");
+    }
+
+    #[test]
+    fn rules_without_a_packet_are_left_out_and_numbers_and_names_are_bounded() {
+        let long = "\u{1}".repeat(2 * MAX_RULE_NAME);
+        let spec = bounded(vec![PolicyReport {
+            rules: vec![
+                RuleReport::new("spec.egress[0]", u64::MAX, u64::MAX),
+                RuleReport::new("spec.egress[1]", 0, 0),
+                RuleReport::new(&long, 1, 60),
+            ],
+            ..policy("a", 0)
+        }]);
+        let [control, first] = &spec.policies[0].rules[..] else {
+            panic!("{spec:?}")
+        };
+        assert_eq!(control.name, " ".repeat(MAX_RULE_NAME));
+        assert_eq!((first.packets, first.bytes), (MAX_COUNT, MAX_COUNT));
+        let value = serde_json::to_value(first).unwrap();
+        assert_eq!(value["packets"].as_i64(), Some(i64::MAX));
     }
 
     #[test]
@@ -268,7 +382,9 @@ mod tests {
         let spec = bounded(vec![policy("a", 0)]);
         let value = serde_json::to_value(&spec).unwrap();
         assert_eq!(value["enforcement"], "all");
-        assert_eq!(value["policies"][0].get("errors"), None);
+        for field in ["errors", "rules", "omittedRules"] {
+            assert_eq!(value["policies"][0].get(field), None, "{field}");
+        }
         assert_eq!(value.get("omitted"), None);
         assert_eq!(
             serde_json::from_value::<NodePolicyStatusSpec>(value).unwrap(),

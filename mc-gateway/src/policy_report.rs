@@ -1,16 +1,29 @@
-//! The report of this Node about network policies: those that select its Pods, and their errors. Pure.
+//! The report of this Node about network policies: those that select its Pods, their errors, and the counters of their
+//! rules. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mc_api::network_policy::Policy;
 use mc_api::node_policy_status::{
-    Enforcement, FieldReport, NodePolicyStatusSpec, PolicyReport, observed_policies,
+    Enforcement, FieldReport, NodePolicyStatusSpec, PolicyReport, RuleReport, observed_policies,
 };
+use mc_gateway_common::abi::policy::RuleCounter;
 
+use crate::desired::node_policies::NodePolicies;
+use crate::desired::rule_names::RuleName;
 use crate::objects::FieldError;
 use crate::policy::Mode;
 use crate::policy_objects::{Parsed, PolicyObjects};
+
+/// The policies that a reconcile has applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedPolicies {
+    /// The report without counters.
+    pub report: Arc<NodePolicyStatusSpec>,
+    /// The rules with counters, by ID.
+    pub rules: Arc<BTreeMap<u32, RuleName>>,
+}
 
 /// The report. `selecting` has kind and name of the policies with a rule for a Pod of the Node, `errors` all rejected
 /// fields. `too_large` closes the Pods that policies select, and so is an error of each of these policies.
@@ -44,6 +57,52 @@ pub fn report(
     NodePolicyStatusSpec::bounded(enforcement, observed, policies)
 }
 
+// === impl AppliedPolicies ===
+
+impl AppliedPolicies {
+    /// None while policies are not enforced.
+    #[must_use]
+    pub fn new(policies: &NodePolicies) -> Option<Self> {
+        let report = policies.report.clone()?;
+        let rules = Arc::clone(&policies.rules);
+        Some(Self { report, rules })
+    }
+
+    /// The report with the counters by ID of the rule. Those of a removed rule have no name until the agent removes
+    /// them, and are left out.
+    #[must_use]
+    pub fn with_counters(&self, counters: &BTreeMap<u32, RuleCounter>) -> NodePolicyStatusSpec {
+        let mut by_policy: BTreeMap<&str, Vec<RuleReport>> = BTreeMap::new();
+        for (id, counter) in counters {
+            if let Some(name) = self.rules.get(id) {
+                let rule = RuleReport::new(&name.rule, counter.packets, counter.bytes);
+                by_policy.entry(&name.policy).or_default().push(rule);
+            }
+        }
+        let mut spec = NodePolicyStatusSpec::clone(&self.report);
+        for policy in &mut spec.policies {
+            policy.rules = by_policy.remove(&*key(policy)).unwrap_or_default();
+        }
+        spec.bound_rules();
+        spec
+    }
+}
+
+/// Kind and name of a policy, as [`RuleName::policy`] and [`Parsed::key`] have them.
+fn key(policy: &PolicyReport) -> String {
+    let PolicyReport {
+        kind,
+        namespace,
+        name,
+        ..
+    } = policy;
+    if namespace.is_empty() {
+        format!("{kind} {name}")
+    } else {
+        format!("{kind} {namespace}/{name}")
+    }
+}
+
 fn entry(policy: &Parsed<Policy>, selects_pods: bool, errors: Vec<FieldReport>) -> PolicyReport {
     let name = &policy.object.name;
     let kind = match name.namespace {
@@ -58,7 +117,7 @@ fn entry(policy: &Parsed<Policy>, selects_pods: bool, errors: Vec<FieldReport>) 
         generation: policy.generation,
         selects_pods,
         errors,
-        omitted_errors: 0,
+        ..PolicyReport::default()
     }
 }
 
@@ -74,6 +133,7 @@ fn field(error: &FieldError) -> FieldReport {
 mod tests {
     use kube::core::ObjectMeta;
     use mc_api::network_policy::{ClusterNetworkPolicy, NetworkPolicy};
+    use mc_api::node_policy_status::MAX_ALL_RULES;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -169,6 +229,95 @@ mod tests {
         assert_eq!(spec.enforcement, Enforcement::ClusterSetOnly);
         assert_eq!(spec.policies.len(), 1);
         assert_eq!(spec.policies[0].errors, [field(&too_large)]);
+    }
+
+    fn applied(names: &[&str], rules: &[(u32, &str, &str)]) -> AppliedPolicies {
+        let objects = objects(names);
+        let keys: Vec<_> = objects
+            .policies
+            .iter()
+            .map(|policy| policy.key.as_str())
+            .collect();
+        let rules = rules.iter().map(|(id, policy, rule)| {
+            let name = RuleName {
+                policy: (*policy).to_owned(),
+                rule: (*rule).to_owned(),
+                action: "Drop".to_owned(),
+            };
+            (*id, name)
+        });
+        AppliedPolicies {
+            report: Arc::new(report(&objects, &selecting(&keys), &[], None, Mode::All)),
+            rules: Arc::new(rules.collect()),
+        }
+    }
+
+    fn counters(of: &[(u32, u64)]) -> BTreeMap<u32, RuleCounter> {
+        let of = of.iter().map(|(id, packets)| {
+            let bytes = packets.saturating_mul(74);
+            (
+                *id,
+                RuleCounter {
+                    packets: *packets,
+                    bytes,
+                },
+            )
+        });
+        of.collect()
+    }
+
+    #[test]
+    fn each_policy_has_the_counters_of_its_own_rules() {
+        let applied = applied(
+            &["web", "shop/web"],
+            &[
+                (1, "ClusterNetworkPolicy web", "spec.ingress[1]"),
+                (2, "ClusterNetworkPolicy web", "spec.ingress[0]"),
+                (3, "ClusterNetworkPolicy web", "spec.egress[0]"),
+                (4, "NetworkPolicy shop/web", "spec.ingress[0]"),
+                (5, "NetworkPolicy shop/other", "spec.ingress[0]"),
+            ],
+        );
+        // Rule 3 has no packet, rule 5 is of a policy that is not in the report, and 6 is of a removed rule.
+        let spec = applied.with_counters(&counters(&[
+            (1, 3),
+            (2, 7),
+            (3, 0),
+            (4, u64::MAX),
+            (5, 9),
+            (6, 9),
+        ]));
+        let [cluster, namespaced] = &spec.policies[..] else {
+            panic!("{spec:?}")
+        };
+        let expected = [
+            RuleReport::new("spec.ingress[0]", 7, 518),
+            RuleReport::new("spec.ingress[1]", 3, 222),
+        ];
+        assert_eq!(cluster.rules, expected);
+        let largest = RuleReport::new("spec.ingress[0]", u64::MAX, u64::MAX);
+        assert_eq!(namespaced.rules, [largest]);
+        assert_eq!(namespaced.rules[0].packets, i64::MAX.unsigned_abs());
+        let without = applied.with_counters(&BTreeMap::new());
+        assert_eq!(without, *applied.report, "counters that cannot be read");
+    }
+
+    #[test]
+    fn rules_beyond_the_bound_are_counted() {
+        let rules: Vec<_> = (0..MAX_ALL_RULES + 5)
+            .map(|number| format!("spec.ingress[{number}]"))
+            .collect();
+        let named: Vec<_> = rules
+            .iter()
+            .zip(0..)
+            .map(|(rule, id)| (id, "ClusterNetworkPolicy web", rule.as_str()))
+            .collect();
+        let all: Vec<_> = named.iter().map(|(id, _, _)| (*id, 1)).collect();
+        let spec = applied(&["web"], &named).with_counters(&counters(&all));
+        let [web] = &spec.policies[..] else {
+            panic!("{spec:?}")
+        };
+        assert_eq!((web.rules.len(), web.omitted_rules), (MAX_ALL_RULES, 5));
     }
 
     proptest! {

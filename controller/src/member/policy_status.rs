@@ -120,6 +120,7 @@ fn status<K: PolicyKind>(
         current_nodes_realized: number(reports.current),
         desired_nodes_realized: number(reports.desired),
         conditions,
+        ..NetworkPolicyStatus::default()
     }
 }
 

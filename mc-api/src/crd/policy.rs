@@ -332,6 +332,20 @@ fn policy_status() -> Value {
             "message": text("Field, value, cause and Nodes."),
         }),
     );
+    let count = |doc| json!({ "type": "integer", "format": "int64", "minimum": 0, "description": doc });
+    let rule = open(
+        "A rule.",
+        json!({
+            "name": text("Path of the rule, such as spec.ingress[0]."),
+            "trafficStats": open(
+                "Sums of the existing Nodes.",
+                json!({
+                    "packets": count("Packets; a super-packet counts once."),
+                    "bytes": count("Bytes of these packets with the link-layer header."),
+                }),
+            ),
+        }),
+    );
     open(
         "Progress on the Nodes.",
         json!({
@@ -342,6 +356,10 @@ fn policy_status() -> Value {
             "currentNodesRealized": integer("Nodes that enforce the policy."),
             "desiredNodesRealized": integer("Nodes with a Pod that the policy selects."),
             "conditions": list("Aspects of the policy.", condition),
+            "ruleTrafficStats": list("Rules that have decided on packets, 1,000 at most.", rule),
+            "trafficStatsTime": {
+                "type": "string", "format": "date-time", "description": "Time at which ruleTrafficStats was written.",
+            },
         }),
     )
 }
@@ -435,6 +453,18 @@ mod tests {
         }
         assert_eq!(
             policy.pointer("/status/properties/conditions/items/properties/lastTransitionTime/format"),
+            Some(&json!("date-time"))
+        );
+        let stats = "/status/properties/ruleTrafficStats/items/properties/trafficStats/properties";
+        for field in ["packets", "bytes"] {
+            assert_eq!(
+                policy.pointer(&format!("{stats}/{field}/format")),
+                Some(&json!("int64")),
+                "{field}"
+            );
+        }
+        assert_eq!(
+            policy.pointer("/status/properties/trafficStatsTime/format"),
             Some(&json!("date-time"))
         );
     }

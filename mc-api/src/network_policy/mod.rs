@@ -32,7 +32,9 @@ pub use parse::parse;
 pub use peer::{AppliedTo, IpBlock, NamespaceMatch, Peer, PodMatch, Scope};
 pub use policy::{Action, Policy, Priority, Realization, Rule};
 pub use service::{L4Protocol, Service};
-pub use status::{NetworkPolicyStatus, Phase, PolicyKind, REALIZABLE, REALIZATION_FAILURE};
+pub use status::{
+    NetworkPolicyStatus, Phase, PolicyKind, REALIZABLE, REALIZATION_FAILURE, RuleTrafficStats, TrafficStats,
+};
 pub use tier::{BASELINE_TIER, DEFAULT_TIER, DEFAULT_TIERS, parse_tier, tier};
 
 use serde_json::Value;

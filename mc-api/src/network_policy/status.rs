@@ -27,6 +27,33 @@ pub struct NetworkPolicyStatus {
     pub desired_nodes_realized: i32,
     /// Conditions of type [`REALIZABLE`] and [`REALIZATION_FAILURE`].
     pub conditions: Vec<Condition>,
+    /// The packets on which rules have decided, sorted by name. Antrea has this field in `NetworkPolicyStats` of
+    /// `stats.antrea.io`, not in the status.
+    pub rule_traffic_stats: Vec<RuleTrafficStats>,
+    /// Time at which `rule_traffic_stats` was written (RFC 3339). Null removes it by a merge patch.
+    pub traffic_stats_time: Option<String>,
+}
+
+/// The packets on which a rule has decided; `RuleTrafficStats` of `stats.antrea.io`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuleTrafficStats {
+    /// Path of the rule inside the policy.
+    pub name: String,
+    /// Their numbers.
+    pub traffic_stats: TrafficStats,
+}
+
+/// Numbers of packets and bytes; `TrafficStats` of `stats.antrea.io`, without its sessions.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrafficStats {
+    /// Packets, 2^63 - 1 at most.
+    #[schemars(extend("format" = "int64"))]
+    pub packets: u64,
+    /// Their bytes with the link-layer header, 2^63 - 1 at most.
+    #[schemars(extend("format" = "int64"))]
+    pub bytes: u64,
 }
 
 /// The phase of a policy.
@@ -117,6 +144,29 @@ mod tests {
             NetworkPolicyStatus::default()
         );
         assert_eq!(policy(Value::Null).status(), NetworkPolicyStatus::default());
+    }
+
+    #[test]
+    fn counters_have_the_names_of_antreas_stats_api() {
+        let status = NetworkPolicyStatus {
+            rule_traffic_stats: vec![RuleTrafficStats {
+                name: "spec.ingress[0]".to_owned(),
+                traffic_stats: TrafficStats {
+                    packets: 3,
+                    bytes: 222,
+                },
+            }],
+            traffic_stats_time: Some("2026-01-01T00:00:00Z".to_owned()),
+            ..NetworkPolicyStatus::default()
+        };
+        let value = serde_json::to_value(status).unwrap();
+        assert_eq!(
+            value["ruleTrafficStats"],
+            json!([{ "name": "spec.ingress[0]", "trafficStats": { "packets": 3, "bytes": 222 } }])
+        );
+        assert_eq!(value["trafficStatsTime"], "2026-01-01T00:00:00Z");
+        let empty = serde_json::to_value(NetworkPolicyStatus::default()).unwrap();
+        assert_eq!(empty["trafficStatsTime"], Value::Null);
     }
 
     #[test]

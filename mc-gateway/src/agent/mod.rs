@@ -104,7 +104,11 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     drop_samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
     service_ip_reservation::start(&config, agent.needs_address.subscribe());
     key_publisher::start(&config, agent.secrets.public_key(), agent.needs_key.subscribe());
-    policy_report_publisher::start(&config, agent.policy_report.subscribe());
+    policy_report_publisher::start(
+        &config,
+        agent.policy_report.subscribe(),
+        Arc::clone(&agent.metrics),
+    );
     if let Some(address) = config.metrics_address {
         let listener = Listener {
             addresses: vec![address],

@@ -31,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::peer_secret::{self, PeerSecrets};
 use crate::plan::{AttachMode, InstalledGuard, ObservedState, PlanCache, plan};
+use crate::policy_report::AppliedPolicies;
 use crate::policy_report_publisher::Report;
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
@@ -256,9 +257,10 @@ impl Agent {
                 self.needs_address.send_replace(state.needs_address);
                 // After the first reconcile: from now on this node accepts packets with its secrets.
                 self.needs_key.send_replace(desired.published_key.is_none());
+                let applied = AppliedPolicies::new(&desired.policies);
                 self.policy_report.send_if_modified(|report| {
-                    let is_changed = *report != desired.policies.report;
-                    report.clone_from(&desired.policies.report);
+                    let is_changed = *report != applied;
+                    *report = applied;
                     is_changed
                 });
                 let contents = self.maps.contents();

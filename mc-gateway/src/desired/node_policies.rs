@@ -25,7 +25,7 @@ pub struct NodePolicies {
     pub protected: Arc<ProtectedPods>,
     /// Whether a policy of the cluster has a rule in force, also if it selects no Pod here.
     pub has_rules: bool,
-    /// The report to the controllers; none while policies are not enforced.
+    /// The report to the controllers without counters; none while policies are not enforced.
     pub report: Option<Arc<NodePolicyStatusSpec>>,
 }
 

@@ -3,11 +3,13 @@
 mod collect;
 mod state;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aya::maps::{MapData, PerCpuArray};
+use mc_gateway_common::abi::policy::RuleCounter;
 use mc_gateway_common::abi::sample::{SAMPLE_LIMIT, SampleLimiter};
 
 use crate::host::{conntrack, nftables};
@@ -49,6 +51,11 @@ impl Metrics {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The counters of the rules of network policies, by ID.
+    pub fn rule_counters(&self) -> Result<BTreeMap<u32, RuleCounter>, MapsError> {
+        self.rule_counters.read()
+    }
+
     /// A copy of the state, and the counters of the kernel.
     fn read(&self) -> Result<(State, KernelCounters), MapsError> {
         let mut state = self.state().clone();
@@ -63,7 +70,7 @@ impl Metrics {
             counters: self.counters.read()?,
             health: self.health.read(next_hops)?,
             peer_counters: self.peer_counters.read(peers)?,
-            rule_counters: self.rule_counters.read()?,
+            rule_counters: self.rule_counters()?,
             sample_limiters: limiters.to_vec(),
             conntrack: conntrack::error_counters(),
             nftables: nftables::read_counters(),

@@ -185,6 +185,46 @@ fn a_change_of_the_mode_alone_compiles_the_policies_again() {
     }
 }
 
+/// The controllers write counters of rules into the status about once a minute, and every agent receives the policy.
+#[test]
+fn a_change_of_the_status_alone_compiles_nothing() {
+    let with_status = |packets: u64| {
+        let object = mc_api::network_policy::ClusterNetworkPolicy {
+            metadata: kube::core::ObjectMeta {
+                name: Some("web".into()),
+                generation: Some(1),
+                resource_version: Some(packets.to_string()),
+                ..Default::default()
+            },
+            spec: web_policy(),
+            status: json!({"ruleTrafficStats": [{"name": "spec.ingress[1]", "trafficStats": {"packets": packets}}]}),
+            ..Default::default()
+        };
+        let mut objects = with_policy(web_policy());
+        objects.policy_mode = Some(Mode::All);
+        objects.policies.policies = vec![policy_objects::cluster_network_policy(&object)];
+        objects
+    };
+    let (objects, changed) = (with_status(1), with_status(2));
+    assert_eq!(objects, changed, "equal objects lead to no reconcile");
+    let me = LocalNode {
+        node_name: "b".into(),
+        cluster_id: Some("east".into()),
+        ..LocalNode::default()
+    };
+    let mut cache = DesiredCache::default();
+    let mut tables = |objects: &Objects| {
+        let (desired, _) = compute(objects, &me, &Established::default(), &mut cache).unwrap();
+        desired.policies.tables
+    };
+    let compiled = tables(&objects);
+    assert!(!compiled.is_empty());
+    assert!(Arc::ptr_eq(&compiled, &tables(&changed)));
+    let mut other = changed.clone();
+    other.policies.policies.clear();
+    assert!(!Arc::ptr_eq(&compiled, &tables(&other)));
+}
+
 #[test]
 fn an_invalid_field_is_reported_and_other_policies_are_enforced() {
     let mut objects = with_policy(web_policy());

@@ -5,6 +5,7 @@ pub(crate) mod fake;
 mod leader;
 mod member;
 mod membership;
+mod status_times;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,6 +17,7 @@ pub use self::{
     leader::{LastHeartbeat, LeaderSnapshot},
     member::{LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState},
     membership::{DeregistrationState, Membership, leader_namespace},
+    status_times::StatusTimes,
 };
 
 /// The number of Pods per namespace and normalized labels.

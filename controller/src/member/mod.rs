@@ -30,6 +30,7 @@ pub mod policy_status;
 mod resource_exports;
 mod service_imports;
 pub mod slices;
+mod traffic_stats;
 
 use kube::ResourceExt;
 use mc_api::{cluster_set::ClusterSet, config::EndpointIpType, names};

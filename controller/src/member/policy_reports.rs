@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::{Resource, ResourceExt};
-use mc_api::node_policy_status::{
-    Enforcement, FieldReport, NodePolicyStatus, PolicyReport, observed_policies,
+use mc_api::{
+    network_policy::{RuleTrafficStats, TrafficStats},
+    node_policy_status::{
+        Enforcement, FieldReport, MAX_ALL_RULES, MAX_COUNT, MAX_RULE_NAME, NodePolicyStatus, PolicyReport,
+        observed_policies,
+    },
 };
 
 use crate::snapshot::{MemberSnapshot, ObjectMap, OptionalKind, get};
@@ -41,6 +45,8 @@ pub(super) struct GenerationReports<'a> {
     /// Errors that a Node has not listed.
     omitted_errors: u32,
     failing_nodes: BTreeSet<&'a str>,
+    /// The packets of all Nodes on which a rule has decided, by its name.
+    rules: BTreeMap<&'a str, TrafficStats>,
 }
 
 /// Whether the agents enforce every rule, and so Antrea none: some Node reports that, and no Node leaves rules to
@@ -124,6 +130,7 @@ impl<'a> PolicyReports<'a> {
             for error in &report.errors {
                 found.errors.entry(error).or_default().push(node);
             }
+            found.count_rules(report);
         }
         found.is_applied = behind < self.nodes.len();
         found.is_applied_everywhere = behind == 0;
@@ -133,7 +140,31 @@ impl<'a> PolicyReports<'a> {
 
 // === impl GenerationReports ===
 
-impl GenerationReports<'_> {
+impl<'a> GenerationReports<'a> {
+    /// Adds the counters of a Node. An agent cuts longer names.
+    fn count_rules(&mut self, report: &'a PolicyReport) {
+        for rule in report
+            .rules
+            .iter()
+            .filter(|rule| rule.name.len() <= MAX_RULE_NAME)
+        {
+            let sum = self.rules.entry(&rule.name).or_default();
+            sum.packets = sum.packets.saturating_add(rule.packets).min(MAX_COUNT);
+            sum.bytes = sum.bytes.saturating_add(rule.bytes).min(MAX_COUNT);
+        }
+    }
+
+    /// The sums over the Nodes, sorted by name of the rule; [`MAX_ALL_RULES`] at most.
+    pub(super) fn rule_traffic_stats(&self) -> Vec<RuleTrafficStats> {
+        let rules = self.rules.iter().take(MAX_ALL_RULES);
+        rules
+            .map(|(name, sum)| RuleTrafficStats {
+                name: (*name).to_owned(),
+                traffic_stats: *sum,
+            })
+            .collect()
+    }
+
     /// The errors with field, value, cause and Nodes; none without an error.
     pub(super) fn message(&self) -> Option<String> {
         let nodes = self.failing_nodes.len();

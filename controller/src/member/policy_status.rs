@@ -13,10 +13,13 @@ use mc_api::{
 };
 use serde_json::Value;
 
-use super::policy_reports::{GenerationReports, PolicyReports, is_enforced, text};
+use super::{
+    policy_reports::{GenerationReports, PolicyReports, is_enforced, text},
+    traffic_stats::Pace,
+};
 use crate::{
-    plan::{ApiServer, Plan, WritableKind},
-    snapshot::{MemberSnapshot, OptionalKind, api_time},
+    plan::{ApiServer, ObjectRef, Plan, WritableKind},
+    snapshot::{MemberSnapshot, OptionalKind, StatusTimes, api_time},
 };
 
 /// The reason of [`REALIZATION_FAILURE`] and of Events, as in Antrea.
@@ -45,6 +48,14 @@ pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
         reports: PolicyReports::new(snapshot, Enforcement::All),
         now: snapshot.now,
         before,
+        pace: Pace::new(
+            snapshot.now,
+            active(&snapshot.policies)
+                .count()
+                .saturating_add(active(&snapshot.network_policies).count()),
+            snapshot.nodes.len(),
+        ),
+        times: &snapshot.status_times,
     };
     write.statuses(&snapshot.policies, plan);
     write.statuses(&snapshot.network_policies, plan);
@@ -55,23 +66,42 @@ struct Writer<'a> {
     now: Timestamp,
     /// Writes of the plan without statuses of policies.
     before: usize,
+    pace: Pace,
+    times: &'a StatusTimes,
 }
 
 // === impl Writer ===
 
 impl Writer<'_> {
+    /// Counters alone are written at the pace; other changes at once, with the newest counters.
     fn statuses<K: PolicyKind + WritableKind>(&self, policies: &OptionalKind<K>, plan: &mut Plan) {
         for policy in active(policies) {
-            let old = policy.status();
-            let new = status(policy, &old, &self.reports.of(policy), self.now);
-            if new != old && plan.has_room(self.before) {
+            let mut old = policy.status();
+            let last = self.times.last(&ObjectRef::new(ApiServer::Local, policy), &old);
+            let counters = std::mem::take(&mut old.rule_traffic_stats);
+            old.traffic_stats_time = None;
+            let reports = self.reports.of(policy);
+            let mut new = status(policy, &old, &reports, self.now);
+            let sums = reports.rule_traffic_stats();
+            if new == old {
+                if sums == counters {
+                    continue;
+                }
+                if let Some(next) = self.pace.next(last) {
+                    plan.requeue_at(next);
+                    continue;
+                }
+            }
+            if plan.has_room(self.before) {
+                new.rule_traffic_stats = sums;
+                new.traffic_stats_time = Some(api_time(self.now).0.to_string());
                 plan.status(ApiServer::Local, policy, &new);
             }
         }
     }
 }
 
-/// The status of a policy.
+/// The status of a policy without counters.
 fn status<K: PolicyKind>(
     policy: &K,
     old: &NetworkPolicyStatus,

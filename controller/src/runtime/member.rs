@@ -30,7 +30,9 @@ use crate::{
     member::{self, connection_config, deregistration, membership, membership_record::MembershipRecord},
     metrics::{Metrics, ObjectGauges, object_gauges::MemberGauges},
     plan::{ApiServer, Issue, ObjectRef, Plan},
-    snapshot::{DeregistrationState, LeaderConnectionState, MemberSnapshot, Membership, SecretState},
+    snapshot::{
+        DeregistrationState, LeaderConnectionState, MemberSnapshot, Membership, SecretState, StatusTimes,
+    },
 };
 
 /// Timeout for Service CIDR discovery; it blocks the loop.
@@ -54,6 +56,7 @@ struct Member {
     /// Connections that may belong to an ended membership.
     closed: Vec<ClosedConnection>,
     deregistrations: Deregistrations,
+    status_times: StatusTimes,
     metrics: Arc<Metrics>,
 }
 
@@ -156,6 +159,7 @@ pub async fn run(
             }
             if local_ready {
                 events.set_active(local_events, member.env.now());
+                member.status_times.record(&local, member.env.now());
                 applier.run(local).await;
             }
         }
@@ -197,6 +201,7 @@ impl Member {
             connection: None,
             connect_error: None,
             closed: vec![],
+            status_times: StatusTimes::default(),
             metrics,
         }
     }
@@ -355,6 +360,7 @@ impl Member {
             node_policy_statuses: stores.node_policy_statuses.optional(),
             tiers: stores.tiers.optional(),
             persistent_failures: BTreeMap::new(),
+            status_times: self.status_times.clone(),
             secret: self.secret_state(),
             connection,
             leader: self.connection.as_mut().map(|c| c.remote_objects(now)),

@@ -26,7 +26,7 @@ use mc_api::{
 };
 use mc_kube::{ObjectMap, OptionalKind};
 
-use super::{DeregistrationState, Membership, PodLabelCounts};
+use super::{DeregistrationState, Membership, PodLabelCounts, StatusTimes};
 use crate::plan::ObjectRef;
 
 /// The input of a member's plan; the local lists are complete.
@@ -80,6 +80,8 @@ pub struct MemberSnapshot {
     pub tiers: OptionalKind<Tier>,
     /// Writes that failed more than once, with the error; in the leader cluster only rejected ones.
     pub persistent_failures: BTreeMap<ObjectRef, String>,
+    /// The times of this process's last writes of the statuses of policies.
+    pub status_times: StatusTimes,
     /// The token Secret.
     pub secret: SecretState,
     /// The state of the connection to the leader.

@@ -90,9 +90,22 @@ spec:
     - fqdn: www.example.com
 ";
 
+/// Longest time until packets are in a status: agents and the controller write counters alone once a minute.
+const COUNTER_TIMEOUT: Duration = Duration::from_secs(150);
+
 /// Waits until the status of a policy of west is as wanted; returns it.
 fn wait_status(kind: &str, namespace: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    WEST.wait_for(&format!("the status of {kind} {name}"), SHORT_TIMEOUT, || {
+    wait_status_within(SHORT_TIMEOUT, kind, namespace, name, wanted)
+}
+
+fn wait_status_within(
+    timeout: Duration,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
+    WEST.wait_for(&format!("the status of {kind} {name}"), timeout, || {
         let policy = WEST.get(namespace, kind, name);
         let status = policy.map(|policy| policy["status"].clone()).unwrap_or_default();
         if wanted(&status) {
@@ -108,6 +121,17 @@ fn is_realized(status: &Value, nodes: u64) -> bool {
     status["phase"] == "Realized"
         && status["currentNodesRealized"] == nodes
         && status["desiredNodesRealized"] == nodes
+}
+
+/// Whether a rule has decided on packets.
+fn has_counters(status: &Value, rule: &str) -> bool {
+    let is_positive = |count: &Value| count.as_u64().is_some_and(|count| count > 0);
+    let mut rules = status["ruleTrafficStats"].as_array().into_iter().flatten();
+    let found = rules.find(|found| found["name"] == rule);
+    let is_counted = found
+        .map(|found| &found["trafficStats"])
+        .is_some_and(|stats| is_positive(&stats["packets"]) && is_positive(&stats["bytes"]));
+    is_counted && status["trafficStatsTime"].is_string()
 }
 
 fn check_unsupported_field() {
@@ -221,6 +245,13 @@ fn check_tenants() {
         false,
     );
     stream.finish();
+    wait_status_within(
+        COUNTER_TIMEOUT,
+        CLUSTER_POLICY,
+        "",
+        "drop-tenant-access-to-admin-namespace",
+        |status| has_counters(status, "spec.ingress[0]"),
+    );
     WEST.kubectl(&["delete", CLUSTER_POLICY, "--all"]);
     wait_answered("tenants pass without the policy", &tenants, &urls, true);
 }

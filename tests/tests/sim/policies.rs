@@ -1,7 +1,10 @@
 //! Network policies of users, and the reports of simulated agents.
 
+use std::sync::Arc;
+
 use mc_api::node_policy_status::{
-    Enforcement, FieldReport, NodePolicyStatus, NodePolicyStatusSpec, PolicyReport, observed_policies,
+    Enforcement, FieldReport, NodePolicyStatus, NodePolicyStatusSpec, PolicyReport, RuleReport,
+    observed_policies,
 };
 use mc_test_kit::fake_apiserver::{
     resources::Resource,
@@ -10,7 +13,7 @@ use mc_test_kit::fake_apiserver::{
 use serde_json::{Value, json};
 
 use crate::{
-    invariants::{core, text},
+    invariants::{core, list, text},
     simulation::{Cluster, MEMBER_NAMESPACE, Simulation},
 };
 
@@ -18,6 +21,8 @@ use crate::{
 const POLICIES: u64 = 4;
 /// The policy with an error on every Node.
 const INVALID: &str = "p2";
+/// The rule that decides on packets.
+const RULE: &str = "spec.ingress[0]";
 
 /// A resource of `crd.antrea.io`.
 pub(crate) fn crd_antrea(plural: &str) -> Resource {
@@ -110,6 +115,9 @@ impl Simulation {
             value: "x".to_owned(),
             reason: "is not supported".to_owned(),
         };
+        // Each second has a packet.
+        let packets = self.elapsed().as_secs();
+        let rule = RuleReport::new(RULE, packets, packets.saturating_mul(74));
         let list = policies(cluster)
             .filter(|(name, _)| selects(name, node) || *name == INVALID)
             .map(|(name, policy)| PolicyReport {
@@ -119,6 +127,7 @@ impl Simulation {
                 generation: generation(policy),
                 selects_pods: selects(name, node),
                 errors: (name == INVALID).then(|| error.clone()).into_iter().collect(),
+                rules: selects(name, node).then(|| rule.clone()).into_iter().collect(),
                 ..PolicyReport::default()
             })
             .collect();
@@ -130,15 +139,34 @@ impl Simulation {
     }
 }
 
-/// Each policy with its present and expected phase and counts, and whether the cluster enforces policies.
+/// The expected `status.ruleTrafficStats` of a policy: the sum over the reports of its present generation.
+fn rule_traffic_stats(policy: &StoredObject, reports: &[&Arc<StoredObject>]) -> Value {
+    let entries = reports
+        .iter()
+        .flat_map(|report| list(&report.value["spec"]["policies"]));
+    let present =
+        entries.filter(|entry| entry["uid"] == policy.uid() && entry["generation"] == generation(policy));
+    let packets: Vec<u64> = present
+        .flat_map(|entry| list(&entry["rules"]))
+        .filter_map(|rule| rule["packets"].as_u64())
+        .collect();
+    if packets.is_empty() {
+        return json!([]);
+    }
+    let packets: u64 = packets.iter().sum();
+    json!([{ "name": RULE, "trafficStats": { "packets": packets, "bytes": packets * 74 } }])
+}
+
+/// Each policy with its present and expected phase, counts and counters, and whether the cluster enforces policies.
 pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>) {
     let owner = |report: &StoredObject| text(&report.meta("ownerReferences")[0]["uid"]);
-    let reporting: Vec<&str> = cluster
+    let existing: Vec<_> = cluster
         .store
         .all(&reports())
         .filter(|(key, report)| node_uid(cluster, &key.1).is_some_and(|uid| uid == owner(report)))
-        .map(|(key, _)| key.1.as_str())
         .collect();
+    let reporting: Vec<&str> = existing.iter().map(|(key, _)| key.1.as_str()).collect();
+    let existing: Vec<_> = existing.iter().map(|(_, report)| *report).collect();
     let of_policy = |(name, policy): (&str, &StoredObject)| {
         let status = &policy.value["status"];
         let have = json!([
@@ -146,14 +174,16 @@ pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>)
             status["observedGeneration"],
             status["currentNodesRealized"],
             status["desiredNodesRealized"],
+            list(&status["ruleTrafficStats"]).collect::<Vec<_>>(),
         ]);
+        let counters = rule_traffic_stats(policy, &existing);
         let desired = reporting.iter().filter(|node| selects(name, node)).count();
         let want = if reporting.is_empty() {
-            json!(["Pending", have[1], 0, 0])
+            json!(["Pending", have[1], 0, 0, []])
         } else if name == INVALID {
-            json!(["Failed", generation(policy), 0, desired])
+            json!(["Failed", generation(policy), 0, desired, counters])
         } else {
-            json!(["Realized", generation(policy), desired, desired])
+            json!(["Realized", generation(policy), desired, desired, counters])
         };
         // Without a report there never was a status.
         let have = if status.is_null() && reporting.is_empty() {

@@ -37,7 +37,7 @@ use crate::{
 /// Cluster IDs of members; one is a prefix of another.
 const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
 /// Convergence bound after the last fault: black-holed requests fail after 30 s, retries are at most 10 s apart,
-/// deregistration is retried every 30 s, and a drain takes another 30 s.
+/// deregistration is retried every 30 s, a drain takes another 30 s, and counters of rules are written once a minute.
 const CONVERGENCE_BOUND: Duration = Duration::from_secs(150);
 /// Minimum wait after the last fault: black-holed requests still fail 30 s later.
 const MIN_SETTLE_TIME: Duration = Duration::from_secs(31);

@@ -35,7 +35,7 @@ use crate::{
     plan::{ApiServer, Plan, Write},
     snapshot::{
         LeaderConnectionState, MemberSnapshot, NamespacedName, ObjectMap, OptionalKind, RemoteObjects,
-        SecretState,
+        SecretState, StatusTimes,
         fake::{NOW, apply_write, insert, object},
     },
 };
@@ -70,6 +70,7 @@ fn snapshot() -> MemberSnapshot {
         node_policy_statuses: OptionalKind::Absent,
         tiers: OptionalKind::Absent,
         persistent_failures: BTreeMap::new(),
+        status_times: StatusTimes::default(),
         secret: secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", "t\n")]),
         connection: LeaderConnectionState::Up,
         leader: Some(RemoteObjects {
@@ -236,6 +237,7 @@ fn import_info(cluster: &str, service_cidr: &str, gateways: &[&str]) -> Resource
 
 fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
     let plan = plan(snapshot);
+    snapshot.status_times.record(&plan.writes, snapshot.now);
     for action in &plan.writes {
         match action.target.side {
             ApiServer::Local => {

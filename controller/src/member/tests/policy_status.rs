@@ -5,13 +5,14 @@ use mc_api::{
         ClusterNetworkPolicy, DEFAULT_TIERS, NetworkPolicy, NetworkPolicyStatus, PolicyKind as _, Tier,
     },
     node_policy_status::{
-        Enforcement, FieldReport, NodePolicyStatus, NodePolicyStatusSpec, PolicyReport, observed_policies,
+        Enforcement, FieldReport, MAX_ALL_RULES, MAX_COUNT, MAX_RULE_NAME, NodePolicyStatus,
+        NodePolicyStatusSpec, PolicyReport, RuleReport, observed_policies,
     },
 };
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::Kind;
+use crate::{member::policy_status, plan::Kind};
 
 /// Nodes a, b, c; no policies, no reports, no Tiers.
 fn enforcing() -> MemberSnapshot {
@@ -384,9 +385,249 @@ fn a_cluster_without_the_kinds_gets_nothing() {
     assert!(reconcile(&mut snapshot).is_empty());
 }
 
-/// Policy, generation, whether it selects Pods, and number of errors.
-fn entries() -> impl Strategy<Value = Vec<(usize, i64, bool, usize)>> {
-    proptest::collection::vec((0_usize..4, 1_i64..3, any::<bool>(), 0_usize..3), 0..5)
+/// The report of a Node about the policy `web` with these counters of packets, of 74 bytes each.
+fn report_counters(snapshot: &mut MemberSnapshot, node: &str, generation: i64, rules: &[(&str, u64)]) {
+    let mut web = entry("web", generation, true, vec![]);
+    web.rules = rules
+        .iter()
+        .map(|(name, packets)| RuleReport::new(name, *packets, packets.saturating_mul(74)))
+        .collect();
+    report(snapshot, node, vec![web]);
+}
+
+/// Names and packets of the rules in the status of the policy `web`.
+fn counters(snapshot: &MemberSnapshot) -> Vec<(String, u64)> {
+    let stats = status(snapshot, "web").rule_traffic_stats;
+    stats
+        .into_iter()
+        .map(|rule| (rule.name, rule.traffic_stats.packets))
+        .collect()
+}
+
+fn named(rules: &[(&str, u64)]) -> Vec<(String, u64)> {
+    rules
+        .iter()
+        .map(|(name, packets)| ((*name).to_owned(), *packets))
+        .collect()
+}
+
+/// The policy `web`, realized on Node a with a packet of one rule.
+fn counted() -> MemberSnapshot {
+    let mut snapshot = enforcing();
+    add_policy(&mut snapshot, "web", 1, &spec());
+    report_counters(&mut snapshot, "a", 1, &[("spec.ingress[0]", 1)]);
+    settle(&mut snapshot);
+    assert_eq!(counters(&snapshot), named(&[("spec.ingress[0]", 1)]));
+    assert_eq!(
+        status(&snapshot, "web").traffic_stats_time.as_deref(),
+        Some("2026-01-01T12:00:00Z")
+    );
+    snapshot
+}
+
+/// Reconciles; the number of writes of policies.
+fn policy_writes(snapshot: &mut MemberSnapshot) -> usize {
+    let writes = reconcile(snapshot);
+    let of_policies = writes
+        .iter()
+        .filter(|write| write.target.kind == Kind::ClusterNetworkPolicy);
+    of_policies.count()
+}
+
+#[test]
+fn counters_are_the_sums_of_the_existing_nodes() {
+    let mut snapshot = counted();
+    report_counters(
+        &mut snapshot,
+        "b",
+        1,
+        &[("spec.ingress[1]", 5), ("spec.ingress[0]", 2)],
+    );
+    // Reports of another generation and of a Node that does not exist do not count.
+    report_counters(&mut snapshot, "c", 2, &[("spec.ingress[0]", 100)]);
+    report_counters(&mut snapshot, "gone", 1, &[("spec.ingress[0]", 100)]);
+    settle(&mut snapshot);
+    assert_eq!(
+        counters(&snapshot),
+        named(&[("spec.ingress[0]", 3), ("spec.ingress[1]", 5)])
+    );
+    assert_eq!(
+        status(&snapshot, "web").rule_traffic_stats[0].traffic_stats.bytes,
+        3 * 74
+    );
+    // A deleted Node lowers them, which is a change of the count of Nodes as well.
+    Arc::make_mut(&mut snapshot.nodes).remove(&NamespacedName::new("", "b"));
+    settle(&mut snapshot);
+    assert_eq!(counters(&snapshot), named(&[("spec.ingress[0]", 1)]));
+    // A new spec has other rules.
+    add_policy(&mut snapshot, "web", 2, &spec());
+    settle(&mut snapshot);
+    assert_eq!(counters(&snapshot), named(&[("spec.ingress[0]", 100)]), "of c");
+}
+
+#[test]
+fn counters_are_bounded() {
+    let mut snapshot = counted();
+    let many = |prefix: &str| PolicyReport {
+        rules: (0..MAX_ALL_RULES)
+            .map(|number| RuleReport::new(&format!("{prefix}{number:04}"), u64::MAX, u64::MAX))
+            .collect(),
+        ..entry("web", 1, true, vec![])
+    };
+    for node in ["a", "b"] {
+        report(&mut snapshot, node, vec![many("a")]);
+    }
+    report(&mut snapshot, "c", vec![many("b")]);
+    settle(&mut snapshot);
+    let stats = status(&snapshot, "web").rule_traffic_stats;
+    assert_eq!(stats.len(), MAX_ALL_RULES);
+    let first = &stats[0];
+    assert_eq!(
+        (
+            first.name.as_str(),
+            first.traffic_stats.packets,
+            first.traffic_stats.bytes
+        ),
+        ("a0000", MAX_COUNT, MAX_COUNT)
+    );
+    // Another writer than an agent: a long name.
+    let mut forged = entry("web", 1, true, vec![]);
+    forged.rules = vec![RuleReport::new(&"x".repeat(MAX_RULE_NAME + 1), 1, 74)];
+    for node in ["a", "b", "c"] {
+        insert_report(
+            &mut snapshot,
+            node,
+            NodePolicyStatusSpec {
+                enforcement: Enforcement::All,
+                policies: vec![forged.clone()],
+                ..NodePolicyStatusSpec::default()
+            },
+        );
+    }
+    advance(&mut snapshot, 60);
+    settle(&mut snapshot);
+    assert_eq!(counters(&snapshot), []);
+}
+
+/// Each write of a status is an event for every Node.
+#[test]
+fn counters_alone_are_written_once_in_an_interval() {
+    let mut snapshot = counted();
+    let mut writes = 0;
+    for second in 1_i64..=180 {
+        advance(&mut snapshot, 1);
+        report_counters(
+            &mut snapshot,
+            "a",
+            1,
+            &[("spec.ingress[0]", 1 + second.unsigned_abs())],
+        );
+        let mut of_policies = Plan::default();
+        policy_status::plan(&snapshot, &mut of_policies);
+        let due = of_policies.next_requeue;
+        let is_write = policy_writes(&mut snapshot) == 1;
+        assert_eq!(is_write, second % 60 == 0, "{second}");
+        let next = NOW.parse::<jiff::Timestamp>().unwrap() + SignedDuration::from_secs(second / 60 * 60 + 60);
+        assert!(is_write || due == Some(next), "{due:?} is not {next}");
+        writes += usize::from(is_write);
+    }
+    assert_eq!(writes, 3);
+    assert_eq!(counters(&snapshot), named(&[("spec.ingress[0]", 181)]));
+    advance(&mut snapshot, 600);
+    assert_eq!(policy_writes(&mut snapshot), 0, "no counter has changed");
+}
+
+#[test]
+fn other_changes_are_written_at_once_with_the_newest_counters() {
+    let mut snapshot = counted();
+    advance(&mut snapshot, 5);
+    report_counters(&mut snapshot, "a", 1, &[("spec.ingress[0]", 7)]);
+    assert!(reconcile(&mut snapshot).is_empty(), "the counters wait");
+    report_counters(&mut snapshot, "b", 1, &[("spec.ingress[0]", 2)]);
+    settle(&mut snapshot);
+    assert_eq!(counts(&snapshot, "web"), ("Realized".to_owned(), 2, 2));
+    assert_eq!(counters(&snapshot), named(&[("spec.ingress[0]", 9)]));
+    assert_eq!(
+        status(&snapshot, "web").traffic_stats_time.as_deref(),
+        Some("2026-01-01T12:00:05Z")
+    );
+}
+
+#[test]
+fn the_interval_grows_with_the_cluster() {
+    let mut snapshot = counted();
+    for number in 0..1_000 {
+        let node = json!({ "metadata": { "name": format!("n{number}"), "uid": format!("uid-n{number}") } });
+        insert(&mut snapshot.nodes, object::<Node>(node));
+    }
+    for number in 0..99 {
+        add_policy(&mut snapshot, &format!("p{number}"), 1, &spec());
+    }
+    settle(&mut snapshot);
+    report_counters(&mut snapshot, "a", 1, &[("spec.ingress[0]", 7)]);
+    // 100 policies and 1,003 Nodes.
+    for (seconds, packets) in [(60, 1), (40, 1), (1, 7)] {
+        advance(&mut snapshot, seconds);
+        settle(&mut snapshot);
+        assert_eq!(counters(&snapshot), named(&[("spec.ingress[0]", packets)]));
+    }
+}
+
+/// Antrea's CRD has no such fields, and its API server prunes them.
+#[test]
+fn an_api_server_that_prunes_counters_gets_a_write_per_interval() {
+    let prune = |snapshot: &mut MemberSnapshot| {
+        let mut web = ClusterNetworkPolicy::clone(&policy(snapshot, "web").unwrap());
+        let fields = web.status.as_object_mut().unwrap();
+        fields.remove("ruleTrafficStats").unwrap();
+        fields.remove("trafficStatsTime").unwrap();
+        insert(present(&mut snapshot.policies), web);
+    };
+    let mut snapshot = counted();
+    prune(&mut snapshot);
+    let mut writes = Vec::new();
+    for second in 1..=130 {
+        advance(&mut snapshot, 1);
+        if policy_writes(&mut snapshot) > 0 {
+            prune(&mut snapshot);
+            writes.push(second);
+        }
+    }
+    assert_eq!(writes, [60, 120]);
+    // Another replica has no memory.
+    snapshot.status_times = StatusTimes::default();
+    assert_eq!(policy_writes(&mut snapshot), 1);
+    prune(&mut snapshot);
+    assert_eq!(policy_writes(&mut snapshot), 0);
+}
+
+#[test]
+fn another_replica_keeps_the_pace() {
+    let mut snapshot = counted();
+    snapshot.status_times = StatusTimes::default();
+    report_counters(&mut snapshot, "a", 1, &[("spec.ingress[0]", 7)]);
+    advance(&mut snapshot, 59);
+    assert_eq!(policy_writes(&mut snapshot), 0);
+    // The clock of the replica is behind that of its predecessor.
+    advance(&mut snapshot, -120);
+    settle(&mut snapshot);
+    assert_eq!(counters(&snapshot), named(&[("spec.ingress[0]", 7)]));
+}
+
+#[test]
+fn counters_end_with_the_enforcement_by_agents() {
+    let mut snapshot = counted();
+    snapshot.node_policy_statuses = OptionalKind::Present(ObjectMap::default());
+    settle(&mut snapshot);
+    let status = policy(&snapshot, "web").unwrap().status.clone();
+    assert_eq!(status["ruleTrafficStats"], json!([]));
+    assert_eq!(status.get("trafficStatsTime"), None);
+}
+
+/// Policy, generation, whether it selects Pods, number of errors, and packets of a rule.
+fn entries() -> impl Strategy<Value = Vec<(usize, i64, bool, usize, u64)>> {
+    let entry = (0_usize..4, 1_i64..3, any::<bool>(), 0_usize..3, 0_u64..3);
+    proptest::collection::vec(entry, 0..5)
 }
 
 proptest! {
@@ -408,9 +649,11 @@ proptest! {
         for (node, entries, is_current) in reports {
             let mut policies: Vec<_> = entries
                 .into_iter()
-                .map(|(index, generation, selects, errors)| {
+                .map(|(index, generation, selects, errors, packets)| {
                     let errors = (0..errors).map(|number| error(&number.to_string())).collect();
-                    entry(&format!("p{index}"), generation, selects, errors)
+                    let mut entry = entry(&format!("p{index}"), generation, selects, errors);
+                    entry.rules = vec![RuleReport::new("spec.ingress[0]", packets, 74 * packets)];
+                    entry
                 })
                 .collect();
             policies.sort_by(|a, b| a.name.cmp(&b.name));

@@ -49,10 +49,16 @@ fn distinct(numbers: impl Iterator<Item = u32>) -> Vec<u32> {
 
 /// Names of the rules that packets may meet.
 pub(super) fn rule_names(tables: &Tables, ids: &[u32]) -> BTreeMap<u32, RuleName> {
-    let names = tables.rules.values().filter_map(|value| {
-        let at = usize::try_from(value.rule).ok()?;
-        let (id, name) = (*ids.get(at)?, tables.rule_names.get(at)?);
-        let name = RuleName {
+    let mut names = BTreeMap::new();
+    for value in tables.rules.values() {
+        let Ok(at) = usize::try_from(value.rule) else {
+            continue;
+        };
+        let (Some(id), Some(name)) = (ids.get(at), tables.rule_names.get(at)) else {
+            continue;
+        };
+        // A rule has hundreds of entries, with the same action.
+        names.entry(*id).or_insert_with(|| RuleName {
             policy: name.policy.to_string(),
             rule: name.path(),
             action: format!(
@@ -60,10 +66,9 @@ pub(super) fn rule_names(tables: &Tables, ids: &[u32]) -> BTreeMap<u32, RuleName
                 value.action.name(),
                 if value.is_audited { AUDITED } else { "" }
             ),
-        };
-        Some((id, name))
-    });
-    names.collect()
+        });
+    }
+    names
 }
 
 #[cfg(test)]

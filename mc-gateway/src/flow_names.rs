@@ -66,8 +66,8 @@ impl FlowNames {
         if infos.any(|other| other.label != info.label) {
             return None;
         }
-        let exporters = info.clusters.as_ref();
-        if exporters.is_some_and(|clusters| !clusters.contains(cluster)) {
+        let exporters = info.clusters.as_deref();
+        if exporters.is_some_and(|clusters| !clusters.iter().any(|exporter| exporter == cluster)) {
             return None;
         }
         let (namespace, pod) = split_normalized(&info.label).ok()?;
@@ -90,8 +90,6 @@ impl FlowNames {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::identity_objects::{IdentityInfo, IdentityObjects};
 
@@ -150,8 +148,7 @@ mod tests {
         Arc::new(IdentityInfo {
             id,
             label: label.to_owned(),
-            clusters: clusters
-                .map(|clusters| clusters.iter().map(ToString::to_string).collect::<BTreeSet<_>>()),
+            clusters: clusters.map(|clusters| clusters.iter().map(ToString::to_string).collect()),
             ..IdentityInfo::default()
         })
     }

@@ -1,6 +1,6 @@
 //! Objects that give Pods their label identities, reduced to the fields of the data path. Values are unvalidated.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A `v1` Namespace.
@@ -23,8 +23,9 @@ pub struct IdentityInfo {
     pub id: u32,
     /// `spec.label`.
     pub label: String,
-    /// `spec.clusters`: the clusters that export the label; none if the leader does not name them.
-    pub clusters: Option<BTreeSet<String>>,
+    /// `spec.clusters`: the clusters that export the label, each once and sorted; none if the leader does not name
+    /// them. A set has memory for eleven, and a cluster may have 10,000 identities.
+    pub clusters: Option<Box<[String]>>,
 }
 
 /// The objects of label identities, sorted by name within a kind.

@@ -317,8 +317,10 @@ fn identities(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> BTreeMap<(u64
             continue;
         };
         entries.insert((ANY_CLUSTER, info.id), *class);
-        let exporters = info.clusters.as_ref().unwrap_or(&inputs.clusters);
-        for cluster in exporters.intersection(&inputs.clusters) {
+        let named = info.clusters.iter().flatten();
+        let named = named.filter(|cluster| inputs.clusters.contains(*cluster));
+        let any = info.clusters.is_none().then_some(&inputs.clusters);
+        for cluster in named.chain(any.into_iter().flatten()) {
             let cluster = cluster_id(&me.cluster_id_key, cluster);
             entries.insert((cluster, info.id), *class);
             entries.insert((cluster, IDENTITY_HOST), UNMATCHED_CLASS);
@@ -387,6 +389,9 @@ fn local_pod(pod: &PodInfo, shared: &mut SharedLabels) -> LocalPod {
         protocol: port.protocol,
         number: port.number,
     });
+    // Otherwise the first address allocates memory for four.
+    let mut ips = Vec::with_capacity(pod.ips.len());
+    ips.extend(pod.ips.iter().filter_map(|text| parse_address(text).ok()));
     LocalPod {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -398,11 +403,7 @@ fn local_pod(pod: &PodInfo, shared: &mut SharedLabels) -> LocalPod {
                 .collect(),
         ),
         service_account: pod.service_account.to_string(),
-        ips: pod
-            .ips
-            .iter()
-            .filter_map(|text| parse_address(text).ok())
-            .collect(),
+        ips,
         ports: ports.collect(),
     }
 }

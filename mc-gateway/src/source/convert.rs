@@ -1,5 +1,6 @@
 //! Conversion of API objects to the fields of the data path, unvalidated.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Service, ServiceSpec};
@@ -99,11 +100,10 @@ pub fn label_identity(identity: &LabelIdentity) -> Arc<IdentityInfo> {
         label_name: object_name(&digest(&identity.spec.label)).to_owned(),
         id: identity.spec.id,
         label: identity.spec.label.clone(),
-        clusters: identity
-            .spec
-            .clusters
-            .as_ref()
-            .map(|clusters| clusters.iter().cloned().collect()),
+        clusters: identity.spec.clusters.as_deref().map(|clusters| {
+            let names: BTreeSet<&String> = clusters.iter().collect();
+            names.into_iter().cloned().collect()
+        }),
     })
 }
 

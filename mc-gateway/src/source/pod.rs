@@ -124,6 +124,8 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
     let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
     let mut ips = Vec::new();
     if !over && !pod.spec.host_network && !pod.spec.node_name.is_empty() {
+        // Otherwise the first address allocates memory for four.
+        ips.reserve_exact(pod.status.pod_ips.len().max(1));
         ips.extend(pod.status.pod_ips.iter().map(|ip| ip.ip.clone()));
         // The API server sets both fields; manifest files may set one.
         if ips.is_empty() && !pod.status.pod_ip.is_empty() {

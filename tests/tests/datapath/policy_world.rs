@@ -321,7 +321,7 @@ pub(crate) fn world(rng: &mut Rng) -> World {
             label_name: format!("identity{id}"),
             id,
             label,
-            clusters,
+            clusters: clusters.map(|names| names.into_iter().collect()),
         }));
         let mut namespace = of_namespace;
         namespace.insert("kubernetes.io/metadata.name".into(), name.into());

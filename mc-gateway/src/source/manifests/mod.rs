@@ -5,7 +5,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -136,14 +136,18 @@ impl ManifestReader {
     }
 
     fn read(&mut self) -> io::Result<()> {
-        let mut texts = BTreeMap::new();
+        let mut files = BTreeSet::new();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             if is_manifest(&path) && path.is_file() {
-                let text = fs::read_to_string(&path).map_err(|error| format!("cannot be read: {error}"));
-                texts.insert(path, text);
+                files.insert(path);
             }
         }
+        // Read one by one: of a large directory, one text is in memory.
+        let texts = files.into_iter().map(|path| {
+            let text = fs::read_to_string(&path).map_err(|error| format!("cannot be read: {error}"));
+            (path, text)
+        });
         let (mut errors, ignored) = self.directory.update(texts);
         errors.extend(self.directory.objects().1);
         for kind in ignored.difference(&self.ignored) {

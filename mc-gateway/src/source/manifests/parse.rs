@@ -27,25 +27,25 @@ use crate::service_objects::{ServiceInfo, SliceInfo};
 use crate::source::convert;
 use crate::source::pod::{self, Pod};
 
-/// An object of a supported kind.
+/// An object of a supported kind, as large as a pointer and its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Object {
     /// `v1` Node.
-    Node(NodeInfo),
+    Node(Box<NodeInfo>),
     /// Gateway.
-    Gateway(GatewayInfo),
+    Gateway(Box<GatewayInfo>),
     /// ClusterInfoImport.
     Remote(Arc<RemoteCluster>),
     /// `v1` Pod.
     Pod(Arc<PodInfo>),
     /// `v1` Service.
-    Service(ServiceInfo),
+    Service(Box<ServiceInfo>),
     /// EndpointSlice.
-    Slice(SliceInfo),
+    Slice(Box<SliceInfo>),
     /// ServiceExport.
-    Export(NamespacedName),
+    Export(Box<NamespacedName>),
     /// `NodeKey`.
-    NodeKey(NodeKeyInfo),
+    NodeKey(Box<NodeKeyInfo>),
     /// `v1` Namespace.
     Namespace(Arc<NamespaceInfo>),
     /// LabelIdentity.
@@ -202,14 +202,14 @@ impl ParsedFile {
         let group = version.rsplit_once('/').map_or("", |(group, _)| group);
         match (kind.as_str(), group) {
             ("Node", "") => self.read("Node", number, value, document, |node: Node| {
-                Object::Node(convert::node(&node))
+                Object::Node(Box::new(convert::node(&node)))
             }),
             ("Pod", "") => self.read("Pod", number, value, document, |pod: Pod| {
                 Object::Pod(pod::convert(&pod))
             }),
             ("Gateway", convert::GROUP) => {
                 self.read("Gateway", number, value, document, |gateway: Gateway| {
-                    Object::Gateway(convert::gateway(&gateway))
+                    Object::Gateway(Box::new(convert::gateway(&gateway)))
                 });
             }
             ("ClusterInfoImport", convert::GROUP) => {
@@ -222,11 +222,11 @@ impl ParsedFile {
                 );
             }
             ("Service", "") => self.read("Service", number, value, document, |service: Service| {
-                Object::Service(convert::service(&service))
+                Object::Service(Box::new(convert::service(&service)))
             }),
             ("NodeKey", convert::NODE_KEY_GROUP) => {
                 self.read("NodeKey", number, value, document, |key: NodeKey| {
-                    Object::NodeKey(convert::node_key(&key))
+                    Object::NodeKey(Box::new(convert::node_key(&key)))
                 });
             }
             ("EndpointSlice", convert::DISCOVERY_GROUP) => {
@@ -235,7 +235,7 @@ impl ParsedFile {
                     number,
                     value,
                     document,
-                    |slice: EndpointSlice| Object::Slice(convert::slice(&slice)),
+                    |slice: EndpointSlice| Object::Slice(Box::new(convert::slice(&slice))),
                 );
             }
             ("ServiceExport", convert::MCS_GROUP) => {
@@ -244,7 +244,7 @@ impl ParsedFile {
                     number,
                     value,
                     document,
-                    |export: ServiceExport| Object::Export(convert::export(&export)),
+                    |export: ServiceExport| Object::Export(Box::new(convert::export(&export))),
                 );
             }
             ("Namespace", "") => {

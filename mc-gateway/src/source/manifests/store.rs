@@ -15,13 +15,14 @@ pub(super) struct ManifestStore {
 }
 
 impl ManifestStore {
-    /// Replaces the texts of all files; other files no longer exist. Returns the errors and the ignored kinds.
+    /// Replaces the texts of all files, each once; other files no longer exist. Returns the errors and the ignored
+    /// kinds.
     ///
     /// *Guarantees*: an object that became invalid keeps its last valid state, as do all objects of a file that cannot
     /// be read or parsed completely; only objects missing from a readable file are removed.
     pub(super) fn update(
         &mut self,
-        texts: BTreeMap<PathBuf, Result<String, String>>,
+        texts: impl IntoIterator<Item = (PathBuf, Result<String, String>)>,
     ) -> (Vec<ManifestError>, BTreeSet<String>) {
         let mut errors = Vec::new();
         let mut ignored = BTreeSet::new();
@@ -36,12 +37,14 @@ impl ManifestStore {
                     ..ParsedFile::default()
                 },
             };
+            share_unchanged(&mut parsed.objects, &old);
             let new: BTreeSet<ObjectKey> = parsed.objects.iter().map(Object::key).collect();
             let kept = old.into_iter().filter(|object| {
                 let key = object.key();
                 (parsed.truncated || parsed.invalid.contains(&key)) && !new.contains(&key)
             });
             parsed.objects.extend(kept);
+            parsed.objects.shrink_to_fit();
             errors.extend(parsed.errors.into_iter().map(|(document, reason)| ManifestError {
                 file: file.clone(),
                 document,
@@ -77,20 +80,20 @@ impl ManifestStore {
             }
             seen.insert(key, file);
             match object.clone() {
-                Object::Node(node) => objects.nodes.push(node),
-                Object::Gateway(gateway) => objects.gateways.push(gateway),
+                Object::Node(node) => objects.nodes.push(*node),
+                Object::Gateway(gateway) => objects.gateways.push(*gateway),
                 Object::Remote(remote) => objects.remotes.push(remote),
                 Object::Pod(pod) => objects.pods.push(pod),
-                Object::NodeKey(key) => objects.node_keys.push(key),
+                Object::NodeKey(key) => objects.node_keys.push(*key),
                 Object::Namespace(namespace) => identities.namespaces.push(namespace),
                 Object::Identity(identity) => identities.identities.push(identity),
                 Object::Policy(policy) => objects.policies.policies.push(policy),
                 Object::Group(group) => objects.policies.groups.push(group),
                 Object::Tier(tier) => objects.policies.tiers.push(tier),
-                Object::Service(service) => services.push(service),
-                Object::Slice(slice) => slices.push(slice),
+                Object::Service(service) => services.push(*service),
+                Object::Slice(slice) => slices.push(*slice),
                 Object::Export(name) => {
-                    exports.insert(name);
+                    exports.insert(*name);
                 }
             }
         }
@@ -111,6 +114,18 @@ impl ManifestStore {
         objects.policies.groups.sort_by(|a, b| a.key.cmp(&b.key));
         objects.policies.tiers.sort_by(|a, b| a.key.cmp(&b.key));
         (objects, errors)
+    }
+}
+
+/// Replaces new objects that equal old ones by these, which are in memory already: a change of a file parses all.
+fn share_unchanged(new: &mut [Object], old: &[Object]) {
+    let old: BTreeMap<ObjectKey, &Object> = old.iter().map(|object| (object.key(), object)).collect();
+    for object in new {
+        if let Some(known) = old.get(&object.key())
+            && *known == object
+        {
+            object.clone_from(known);
+        }
     }
 }
 

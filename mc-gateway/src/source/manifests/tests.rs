@@ -1,5 +1,6 @@
 //! Objects of files, kept objects of invalid files, and error texts.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use super::parse::{ObjectKey, parse};
@@ -20,6 +21,23 @@ fn texts(files: &[(&str, &str)]) -> BTreeMap<PathBuf, Result<String, String>> {
 fn errors(directory: &mut ManifestStore, files: &[(&str, &str)]) -> Vec<String> {
     let (errors, _) = directory.update(texts(files));
     errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn unchanged_objects_of_a_changed_file_are_those_in_memory() {
+    let mut directory = ManifestStore::default();
+    let pod = |name: &str, ip: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{nodeName: a}}\nstatus: {{podIP: {ip}}}\n"
+        )
+    };
+    let [before, after] = ["10.1.0.2", "10.1.0.3"].map(|ip| {
+        let text = [pod("x", "10.1.0.1"), pod("y", ip)].join("---\n");
+        assert_eq!(errors(&mut directory, &[("a.yaml", &text)]), [""; 0]);
+        directory.objects().0.pods
+    });
+    assert!(Arc::ptr_eq(&before[0], &after[0]), "the Pod x");
+    assert_eq!((&*before[1].ips[0], &*after[1].ips[0]), ("10.1.0.2", "10.1.0.3"));
 }
 
 #[test]

@@ -7,15 +7,18 @@ use mc_gateway_common::abi::policy::{
     ENFORCED_EGRESS, ENFORCED_INGRESS, NO_RULES, POD_CLOSED, PolicyPod, Rule,
 };
 
-/// A prefix of the rule map without its half.
+use crate::shared_map::SharedMap;
+
+/// A prefix of the rule map without its half. Sorted like [`RuleKey`](crate::policy::RuleKey), so that tables are
+/// converted in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RulePrefix {
     /// Set of rules.
     pub set: u32,
-    /// Class in the dimension.
-    pub class: u32,
     /// `DIMENSION_*`.
     pub dimension: u8,
+    /// Class in the dimension.
+    pub class: u32,
     /// Protocol, or `PROTO_OTHER`.
     pub proto: u8,
     /// First port of the range.
@@ -37,8 +40,8 @@ pub struct PolicyTables {
     pub identities: BTreeMap<(u64, u32), u32>,
     /// `mc_addr_classes`: length in bits, 96 and more for IPv4, and network to class.
     pub address_classes: BTreeMap<(u32, Addr), u32>,
-    /// `mc_policy_rules`.
-    pub rules: BTreeMap<RulePrefix, Rule>,
+    /// `mc_policy_rules`; hundreds of thousands of entries in a large cluster.
+    pub rules: SharedMap<RulePrefix, Rule>,
 }
 
 impl PolicyTables {

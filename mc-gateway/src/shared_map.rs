@@ -14,6 +14,8 @@ use std::sync::Arc;
 const MAX_ENTRIES: usize = 256;
 /// Entries of unused memory that a growing chunk gets at a time.
 const GROWTH: usize = 32;
+/// With more changes than one in so many entries, a new map takes less time than a changed clone.
+const FEW_CHANGES: usize = 4;
 
 type Chunk<K, V> = Vec<(K, V)>;
 
@@ -71,6 +73,10 @@ impl<K: Ord, V> SharedMap<K, V> {
     /// Number of the first chunk with a key of at least `key`.
     fn chunk_of(&self, key: &K) -> usize {
         let is_before = |chunk: &Arc<Chunk<K, V>>| chunk.last().is_some_and(|(last, _)| last < key);
+        if self.chunks.last().is_some_and(is_before) {
+            // Maps are built in the order of their keys.
+            return self.chunks.len();
+        }
         self.chunks.partition_point(is_before)
     }
 
@@ -201,6 +207,37 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         for key in left {
             self.remove(&key);
         }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone + PartialEq> SharedMap<K, V> {
+    /// The same entries, with the memory of those that a `known` map has as well, unless many differ.
+    #[must_use]
+    pub fn sharing(self, known: &Self) -> Self {
+        let few = self.len.div_euclid(FEW_CHANGES);
+        let changed: Vec<&K> = known.changes(&self).take(few.saturating_add(1)).collect();
+        if changed.len() > few {
+            return self;
+        }
+        let mut shared = known.clone();
+        for key in changed {
+            shared.set(key.clone(), self.get(key).cloned());
+        }
+        shared
+    }
+}
+
+impl<K: Clone, V: Clone> IntoIterator for SharedMap<K, V> {
+    type Item = (K, V);
+    type IntoIter = std::iter::FlatMap<
+        std::vec::IntoIter<Arc<Chunk<K, V>>>,
+        Chunk<K, V>,
+        fn(Arc<Chunk<K, V>>) -> Chunk<K, V>,
+    >;
+
+    /// All entries in the order of their keys. The memory of a chunk is freed once its entries are taken.
+    fn into_iter(self) -> Self::IntoIter {
+        self.chunks.into_iter().flat_map(Arc::unwrap_or_clone)
     }
 }
 
@@ -371,6 +408,19 @@ mod tests {
     }
 
     #[test]
+    fn equal_entries_of_a_known_map_are_shared() {
+        let known: SharedMap<u16, u8> = (0..10_000).map(|key| (key, 0)).collect();
+        let new: SharedMap<u16, u8> = (1..10_000).map(|key| (key, u8::from(key == 5_000))).collect();
+        let shared = new.clone().sharing(&known);
+        assert!(shared.changes(&new).next().is_none());
+        let copied = known.chunks.iter().filter(|chunk| Arc::strong_count(chunk) == 1);
+        assert_eq!(copied.count(), 2, "the chunks of 0 and 5,000");
+        let other: SharedMap<u16, u8> = (0..10_000).map(|key| (key, 1)).collect();
+        let own = other.clone().sharing(&known);
+        assert!(own.chunks.iter().all(|chunk| Arc::strong_count(chunk) == 2));
+    }
+
+    #[test]
     fn small_chunks_are_joined() {
         let mut map: SharedMap<u16, u8> = (0..10_000).map(|key| (key, 0)).collect();
         map.retain(|key, _| key % 100 == 0);
@@ -419,6 +469,8 @@ mod tests {
             prop_assert!(old.changes(&new).eq(changed.iter().copied()));
             prop_assert!(new.changes(&old).eq(changed.iter().copied()));
             prop_assert_eq!(old == new, changed.is_empty());
+            prop_assert_eq!(&new.clone().sharing(&old), &new);
+            prop_assert!(new.clone().into_iter().eq(b.clone()));
             prop_assert_eq!(&new, &b.into_iter().collect());
             for key in (0..4_600).step_by(37) {
                 prop_assert_eq!(new.get(&key), expected.get(&key));

@@ -32,6 +32,7 @@ use crate::policy_objects::{PolicyObjects, SliceEndpoints};
 use crate::policy_report;
 use crate::policy_tables::{PolicyTables, RulePrefix};
 use crate::service_objects::{ServicePort, SlicePort};
+use crate::shared_map::SharedMap;
 
 /// Inputs of the tables, and the tables.
 #[derive(Clone, Debug, Default)]
@@ -103,12 +104,20 @@ impl PolicyCache {
                 remote_pods,
                 proxied,
             };
-            (self.policies, self.rejected) = compute(&inputs, me);
+            let (mut policies, rejected) = compute(&inputs, me);
+            share(&mut policies.tables, &self.policies.tables);
+            (self.policies, self.rejected) = (policies, rejected);
             self.inputs = Some(inputs);
         }
         rejected.extend(self.rejected.iter().cloned());
         self.policies.clone()
     }
+}
+
+/// Shares the rules with the known tables, which the maps still have.
+fn share(tables: &mut Arc<PolicyTables>, known: &PolicyTables) {
+    let tables = Arc::make_mut(tables);
+    tables.rules = std::mem::take(&mut tables.rules).sharing(&known.rules);
 }
 
 fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
@@ -200,13 +209,13 @@ struct Compiled {
 
 impl Compiled {
     fn new(set: &PolicySet, inputs: &Inputs, me: &LocalNode) -> Self {
-        let (tables, issues) = compile(set);
+        let (mut tables, issues) = compile(set);
         let ids = rule_ids(&me.cluster_id_key, &tables.rule_names);
         Self {
-            entries: map_entries(&tables, &ids, inputs, me),
             names: rule_names(&tables, &ids),
-            selecting: tables.policies,
+            selecting: std::mem::take(&mut tables.policies),
             has_rules: tables.has_rules_in_force,
+            entries: map_entries(tables, &ids, inputs, me),
             issues,
         }
     }
@@ -239,7 +248,7 @@ fn close(tables: &mut PolicyTables) {
     for pod in pods.filter(|pod| pod.set != NO_RULES) {
         pod.flags |= POD_CLOSED;
     }
-    tables.rules.clear();
+    tables.rules = SharedMap::default();
     tables.identities.clear();
     tables.address_classes.clear();
 }
@@ -257,8 +266,9 @@ fn not_audited(policy: &Policy, excess: &FieldError) -> FieldError {
     }
 }
 
-/// The tables with the keys of the maps. Without a selected Pod there is nothing to enforce.
-fn map_entries(tables: &Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> PolicyTables {
+/// The tables with the keys of the maps. Without a selected Pod there is nothing to enforce. The rules are freed while
+/// they are converted: both forms take megabytes.
+fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> PolicyTables {
     if tables.pods.is_empty() && tables.egress_pods.is_empty() {
         return PolicyTables::default();
     }
@@ -298,12 +308,12 @@ fn map_entries(tables: &Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) ->
         pods: ingress,
         egress_pods: egress,
         unselected,
-        identities: identities(tables, inputs, me),
+        identities: identities(&tables, inputs, me),
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
         rules: tables
             .rules
-            .iter()
-            .map(|(key, value)| (rule_prefix(key), rule(value, ids)))
+            .into_iter()
+            .map(|(key, value)| (rule_prefix(&key), rule(&value, ids)))
             .collect(),
     }
 }

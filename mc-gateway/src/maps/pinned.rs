@@ -98,7 +98,7 @@ impl PinnedMaps {
             groups: used_slots(&self.groups, abi::NEXT_HOP_GROUPS)?,
             next_hops: used_slots(&self.next_hops, abi::NEXT_HOPS)?,
             services: self.services.read()?,
-            policies: self.policies.read()?,
+            policies: self.policies.read_again(&self.contents.policies)?,
             prefixes: self.prefixes.read()?,
             ..MapContents::default()
         };

@@ -3,6 +3,8 @@
 //! *Guarantees*: programs use the tables before or after a change, never a mixture: the half that they do not use is
 //! written first. A failed or interrupted write leaves the tables in use as they were.
 
+mod readback;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use mc_gateway_common::maps::policy::PolicyMaps;
 use super::batch;
 use super::error::{MapsError, ignore_missing, map_error, open};
 use crate::policy_tables::{PolicyTables, RulePrefix};
+use crate::shared_map::SharedMap;
 
 /// Number of halves.
 const HALVES: usize = 2;
@@ -95,6 +98,18 @@ impl PolicyContents {
         }
     }
 
+    /// The tables of a half.
+    fn half(&self, half: u32) -> &PolicyTables {
+        let [first, second] = &self.tables;
+        if half == 0 { first } else { second }
+    }
+
+    /// Number of entries of a map in both halves.
+    fn count(&self, of_half: fn(&PolicyTables) -> usize) -> usize {
+        let [first, second] = &self.tables;
+        of_half(first).saturating_add(of_half(second))
+    }
+
     /// The half that programs do not use, and its tables.
     fn spare(&mut self) -> (u32, &mut Arc<PolicyTables>) {
         let [first, second] = &mut self.tables;
@@ -103,8 +118,7 @@ impl PolicyContents {
 
     /// Number of entries of both halves.
     pub(super) fn len(&self) -> usize {
-        let [first, second] = &self.tables;
-        first.len().saturating_add(second.len())
+        self.count(PolicyTables::len)
     }
 }
 
@@ -154,10 +168,18 @@ impl PinnedPolicyMaps {
             let len = len.saturating_sub(ADDRESS_CLASS_BITS);
             of(&mut tables, half).address_classes.insert((len, addr), class);
         }
+        let mut rules: [Vec<_>; HALVES] = Default::default();
         for entry in batch::entries(&self.rules) {
             let (key, rule) = entry.map_err(map_error(abi::POLICY_RULES, "read"))?;
             let (prefix, half) = rule_prefix(&key);
-            of(&mut tables, half).rules.insert(prefix, rule);
+            let [first, second] = &mut rules;
+            let rules = if half == 0 { first } else { second };
+            rules.push((prefix, rule));
+        }
+        for (tables, mut rules) in tables.iter_mut().zip(rules) {
+            // Ascending keys fill the chunks.
+            rules.sort_unstable_by_key(|(prefix, _)| *prefix);
+            tables.rules = rules.into_iter().collect();
         }
         Ok(PolicyContents {
             half: state.half & 1,
@@ -263,7 +285,7 @@ impl PinnedPolicyMaps {
             }
             .map_err(map_error(abi::ADDRESS_CLASSES, "write"))?;
         }
-        for (prefix, rule) in changes(&from.rules, &to.rules) {
+        for (prefix, rule) in rule_changes(&from.rules, &to.rules) {
             let key = rule_key(prefix, half);
             match rule {
                 Some(rule) => self.rules.insert(&key, rule, 0),
@@ -303,6 +325,21 @@ fn changes<'m, K: Ord, V: PartialEq + Copy>(
         .map(|key| (key, None));
     let changed = to.iter().filter(|(key, value)| from.get(key) != Some(value));
     removed.chain(changed.map(|(key, value)| (key, Some(*value))))
+}
+
+/// The prefixes of another rule, with the new one. Removed ones are first: a map has room for two halves.
+fn rule_changes<'m>(
+    from: &'m SharedMap<RulePrefix, Rule>,
+    to: &'m SharedMap<RulePrefix, Rule>,
+) -> impl Iterator<Item = (&'m RulePrefix, Option<Rule>)> {
+    let removed = from
+        .changes(to)
+        .filter(|prefix| !to.contains_key(prefix))
+        .map(|prefix| (prefix, None));
+    let changed = from
+        .changes(to)
+        .filter_map(|prefix| Some((prefix, Some(*to.get(prefix)?))));
+    removed.chain(changed)
 }
 
 fn rule_key(prefix: &RulePrefix, half: u32) -> Key<RuleKey> {
@@ -357,5 +394,27 @@ mod tests {
         let (from, to) = (map(&[(1, 1), (2, 2), (3, 3)]), map(&[(2, 2), (3, 4), (5, 5)]));
         let changes: Vec<_> = changes(&from, &to).collect();
         assert_eq!(changes, [(&1, None), (&3, Some(4)), (&5, Some(5))]);
+    }
+
+    #[test]
+    fn removed_rules_are_the_first_changes() {
+        let prefix = |set| RulePrefix {
+            set,
+            ..RulePrefix::default()
+        };
+        let map = |entries: &[(u32, u32)]| -> SharedMap<_, _> {
+            let entry = |(set, rule): &(u32, u32)| {
+                let rule = Rule {
+                    rule: *rule,
+                    ..Rule::default()
+                };
+                (prefix(*set), rule)
+            };
+            entries.iter().map(entry).collect()
+        };
+        let (from, to) = (map(&[(2, 2), (3, 3), (7, 7)]), map(&[(1, 1), (2, 2), (3, 4)]));
+        let changes = rule_changes(&from, &to).map(|(prefix, rule)| (prefix.set, rule.map(|rule| rule.rule)));
+        let changes: Vec<_> = changes.collect();
+        assert_eq!(changes, [(7, None), (1, Some(1)), (3, Some(4))]);
     }
 }

@@ -42,7 +42,7 @@ impl PinnedMaps {
             && self.prefixes.is_unchanged(&self.contents.prefixes)?
             && same_entries(batch::entries(&self.peers), &self.contents.peers, abi::PEERS)?
             && self.services.is_unchanged(&self.contents.services)?
-            && self.policies.read()? == self.contents.policies)
+            && self.policies.is_unchanged(&self.contents.policies)?)
     }
 }
 

@@ -94,8 +94,6 @@ pub fn compile(set: &PolicySet) -> (Tables, Vec<FieldError>) {
     let mut tables = Tables {
         pods,
         egress_pods,
-        identities: by_identity.by_id.clone(),
-        address_classes: by_address.by_prefix.clone(),
         rule_names: rules.iter().map(|rule| rule.name.clone()).collect(),
         has_rules_in_force: rules.iter().any(|rule| !rule.is_audited),
         ..Tables::default()
@@ -113,6 +111,8 @@ pub fn compile(set: &PolicySet) -> (Tables, Vec<FieldError>) {
             .rules
             .extend(entries(number + 1, &list, &rules, &by_identity, &by_address));
     }
+    tables.identities = by_identity.by_id;
+    tables.address_classes = by_address.by_prefix;
     (tables, issues)
 }
 

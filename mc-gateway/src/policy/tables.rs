@@ -9,6 +9,7 @@ use mc_api::network_policy::Action;
 use mc_gateway_common::abi::policy::{CLASS_UNKNOWN, CLASS_UNMATCHED, PROTO_OTHER};
 
 use super::model::{PROTOCOLS, RuleRef};
+use crate::shared_map::SharedMap;
 
 /// The class of unknown identities, and of addresses in no block.
 pub const UNKNOWN_CLASS: u32 = CLASS_UNKNOWN;
@@ -40,7 +41,7 @@ pub struct Tables {
     /// Size: a rule for every peer and all protocols has six entries for each set and class of identities (six for
     /// egress), a peer by labels as many for each set and matching class. Only peers in rules of [`Self::pods`] and
     /// [`Self::egress_pods`] create classes.
-    pub rules: BTreeMap<RuleKey, RuleValue>,
+    pub rules: SharedMap<RuleKey, RuleValue>,
     /// The rules that [`RuleValue::rule`] refers to.
     pub rule_names: Vec<RuleRef>,
     /// Kind and name of the policies with a rule for a Pod of [`Self::pods`].

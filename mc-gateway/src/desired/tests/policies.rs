@@ -340,11 +340,9 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
             "{ip}: an external address of a Service"
         );
     }
-    let rules = policies.tables.rules.iter();
     let of_class = |wanted| {
-        let rules = rules
-            .clone()
-            .filter(move |(key, _)| key.class == wanted && key.dimension == DIMENSION_ADDRESS);
+        let rules = policies.tables.rules.iter();
+        let rules = rules.filter(move |(key, _)| key.class == wanted && key.dimension == DIMENSION_ADDRESS);
         rules
             .map(|(key, rule)| (key.proto, key.port, key.bits, rule.action))
             .collect::<Vec<_>>()

@@ -26,7 +26,7 @@ fn check_tables(tables: &Tables) -> Result<(), TestCaseError> {
         .collect();
     let count = u32::try_from(tables.sets.len()).unwrap();
     prop_assert!(sets.iter().copied().eq(1..=count), "sets are dense");
-    for (key, value) in &tables.rules {
+    for (key, value) in tables.rules.iter() {
         prop_assert!(sets.contains(&key.set) && key.port_bits <= 16);
         prop_assert!(key.protocol != OTHER_PROTOCOL || key.port_bits == 0, "{key:?}");
         prop_assert!(usize::try_from(value.rule).unwrap() < tables.rule_names.len());

@@ -1,0 +1,119 @@
+//! Comparison of the policy maps with known entries, without a copy of the maps: a large set of policies has hundreds of
+//! thousands of entries.
+
+use aya::maps::lpm_trie::Key;
+use mc_gateway_common::abi::policy::{
+    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, IdentityKey, PolicyPod, PolicyPodKey,
+    RuleKey,
+};
+
+use super::{PinnedPolicyMaps, PolicyContents, rule_prefix};
+use crate::maps::batch;
+use crate::maps::entries::has_entries;
+use crate::maps::error::{MapsError, map_error};
+use crate::policy_tables::PolicyTables;
+
+impl PinnedPolicyMaps {
+    /// Reads every entry. The maps are read to another copy only if they differ from the `known` entries.
+    pub(in crate::maps) fn read_again(&self, known: &PolicyContents) -> Result<PolicyContents, MapsError> {
+        if self.is_unchanged(known)? {
+            Ok(known.clone())
+        } else {
+            self.read()
+        }
+    }
+
+    /// Whether the maps hold exactly the expected entries.
+    pub(in crate::maps) fn is_unchanged(&self, expected: &PolicyContents) -> Result<bool, MapsError> {
+        let state = self
+            .state
+            .get(&0, 0)
+            .map_err(map_error(abi::POLICY_STATE, "read"))?;
+        let pods = has_entries(
+            batch::entries(&self.pods),
+            |key| expected_pod(expected.half(key.half.into()), key),
+            expected.count(|of| {
+                let pods = of.pods.len().saturating_add(of.egress_pods.len());
+                pods.saturating_add(of.unselected.len())
+            }),
+            abi::POLICY_PODS,
+        );
+        let identity = |key: &IdentityKey| {
+            let identities = &expected.half(key.half).identities;
+            identities.get(&(key.cluster, key.identity))
+        };
+        let class = |key: &Key<AddressClassKey>| {
+            let AddressClassKey { half, addr } = key.data();
+            let len = key.prefix_len().saturating_sub(ADDRESS_CLASS_BITS);
+            expected.half(half).address_classes.get(&(len, addr))
+        };
+        let rule = |key: &Key<RuleKey>| {
+            let (prefix, half) = rule_prefix(key);
+            expected.half(half).rules.get(&prefix)
+        };
+        Ok(state.half & 1 == expected.half
+            && pods?
+            && has_entries(
+                batch::entries(&self.identities),
+                identity,
+                expected.count(|of| of.identities.len()),
+                abi::IDENTITIES,
+            )?
+            && has_entries(
+                batch::entries(&self.address_classes),
+                class,
+                expected.count(|of| of.address_classes.len()),
+                abi::ADDRESS_CLASSES,
+            )?
+            && has_entries(
+                batch::entries(&self.rules),
+                rule,
+                expected.count(|of| of.rules.len()),
+                abi::POLICY_RULES,
+            )?)
+    }
+}
+
+/// The entry of `mc_policy_pods` with this key, for the tables of its half.
+fn expected_pod<'t>(tables: &'t PolicyTables, key: &PolicyPodKey) -> Option<&'t PolicyPod> {
+    if key.direction == DIRECTION_EGRESS {
+        return tables.egress_pods.get(&key.addr);
+    }
+    let is_unselected = tables.unselected.contains(&key.addr);
+    let unselected = is_unselected.then_some(&PolicyPod::UNSELECTED);
+    tables.pods.get(&key.addr).or(unselected)
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_gateway_common::abi::policy::DIRECTION_INGRESS;
+
+    use super::*;
+
+    #[test]
+    fn pods_are_expected_in_the_map_of_their_direction() {
+        let addr = |last| [last; 16];
+        let selected = |set| PolicyPod {
+            set,
+            ..PolicyPod::default()
+        };
+        let tables = PolicyTables {
+            pods: [(addr(1), selected(7))].into(),
+            egress_pods: [(addr(1), selected(8))].into(),
+            unselected: [addr(2)].into(),
+            ..PolicyTables::default()
+        };
+        let expected = |last, direction| {
+            let key = PolicyPodKey {
+                addr: addr(last),
+                half: 0,
+                direction,
+            };
+            expected_pod(&tables, &key).copied()
+        };
+        assert_eq!(expected(1, DIRECTION_INGRESS), Some(selected(7)));
+        assert_eq!(expected(1, DIRECTION_EGRESS), Some(selected(8)));
+        assert_eq!(expected(2, DIRECTION_INGRESS), Some(PolicyPod::UNSELECTED));
+        assert_eq!(expected(2, DIRECTION_EGRESS), None);
+    }
+}

@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// Turns the packet into the ICMP error to its sender, with the link addresses swapped. `None` if no error may answer
-/// it, or if the limit of ICMP errors or that of the sender has no token to spare; the packet may be changed then and must be
-/// dropped.
+/// it, or if the limit of ICMP errors or that of the sender has no token to spare; the packet may be changed then and
+/// must be dropped.
 ///
 /// An error quotes the whole packet up to the largest error. The kernel does not trim a longer one that is still marked
 /// as tunnelled (`bpf_skb_change_tail`, net/core/filter.c), which is the case between veth devices only. The checksum

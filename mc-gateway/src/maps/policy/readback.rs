@@ -1,5 +1,5 @@
-//! Comparison of the policy maps with known entries, without a copy of the maps: a large set of policies has hundreds of
-//! thousands of entries.
+//! Comparison of the policy maps with known entries, without a copy of the maps: a large set of policies has hundreds
+//! of thousands of entries.
 
 use aya::maps::lpm_trie::Key;
 use mc_gateway_common::abi::policy::{

@@ -150,7 +150,8 @@ fn name_of(metadata: &ObjectMeta, namespaced: bool) -> ObjectName {
     }
 }
 
-fn key(kind: &str, name: &impl fmt::Display) -> String {
+/// Kind and name of an object, as [`Parsed::key`].
+pub(crate) fn key(kind: &str, name: &impl fmt::Display) -> String {
     format!("{kind} {name}")
 }
 

@@ -9,12 +9,13 @@ use mc_api::node_policy_status::{
     Enforcement, FieldReport, NodePolicyStatusSpec, PolicyReport, RuleReport, observed_policies,
 };
 use mc_gateway_common::abi::policy::RuleCounter;
+use mc_kube::NamespacedName;
 
 use crate::desired::node_policies::NodePolicies;
 use crate::desired::rule_names::RuleName;
 use crate::objects::FieldError;
 use crate::policy::Mode;
-use crate::policy_objects::{Parsed, PolicyObjects};
+use crate::policy_objects::{Parsed, PolicyObjects, key};
 
 /// The policies that a reconcile has applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,25 +82,12 @@ impl AppliedPolicies {
         }
         let mut spec = NodePolicyStatusSpec::clone(&self.report);
         for policy in &mut spec.policies {
-            policy.rules = by_policy.remove(&*key(policy)).unwrap_or_default();
+            let name = NamespacedName::new(&policy.namespace, &policy.name);
+            let key = key(&policy.kind, &name);
+            policy.rules = by_policy.remove(&*key).unwrap_or_default();
         }
         spec.bound_rules();
         spec
-    }
-}
-
-/// Kind and name of a policy, as [`RuleName::policy`] and [`Parsed::key`] have them.
-fn key(policy: &PolicyReport) -> String {
-    let PolicyReport {
-        kind,
-        namespace,
-        name,
-        ..
-    } = policy;
-    if namespace.is_empty() {
-        format!("{kind} {name}")
-    } else {
-        format!("{kind} {namespace}/{name}")
     }
 }
 

@@ -35,7 +35,7 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The report of the last reconcile; none before the first one.
 pub type Report = Option<AppliedPolicies>;
 
-/// The report that was written last.
+/// A report, written or to be written.
 #[derive(Debug)]
 struct Written {
     /// Without counters.
@@ -93,17 +93,12 @@ async fn publish<F>(
     F: Future<Output = Result<&'static str, WriteError>>,
 {
     let mut last: Option<(Written, Instant)> = None;
-    while let Ok(applied) = reports
-        .wait_for(Option::is_some)
-        .await
-        .map(|report| report.clone())
-    {
+    while reports.wait_for(Option::is_some).await.is_ok() {
         let now = Instant::now();
-        let wanted = applied.map(|applied| Written::new(&applied, &counters()));
-        let due = match (&last, &wanted) {
-            (Some((written, at)), Some(wanted)) => at.checked_add(written.pause_before(wanted)),
-            _ => None,
-        };
+        let due = last.as_ref().and_then(|(written, at)| {
+            let wanted = Written::newest(&reports, &counters)?;
+            at.checked_add(written.pause_before(&wanted))
+        });
         if let Some(due) = due.filter(|due| *due > now) {
             let look = now
                 .checked_add(COUNTER_INTERVAL)
@@ -115,10 +110,7 @@ async fn publish<F>(
         }
         // Each attempt takes the newest report and counters.
         let latest = || {
-            let newest = reports
-                .borrow()
-                .as_ref()
-                .map(|newest| Written::new(newest, &counters()));
+            let newest = Written::newest(&reports, &counters);
             let attempt = newest.as_ref().map(|newest| write(newest.spec.clone()));
             async {
                 match attempt {
@@ -161,11 +153,16 @@ where
 // === impl Written ===
 
 impl Written {
-    fn new(applied: &AppliedPolicies, counters: &BTreeMap<u32, RuleCounter>) -> Self {
-        Self {
-            report: Arc::clone(&applied.report),
-            spec: applied.with_counters(counters),
-        }
+    /// The newest report with the present counters; none while policies are not enforced.
+    fn newest(
+        reports: &watch::Receiver<Report>,
+        counters: impl Fn() -> BTreeMap<u32, RuleCounter>,
+    ) -> Option<Self> {
+        let applied = reports.borrow().clone()?;
+        Some(Self {
+            spec: applied.with_counters(&counters()),
+            report: applied.report,
+        })
     }
 
     /// Time from this write to one of `wanted`.

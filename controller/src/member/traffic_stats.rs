@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Most events of the agents' watches per second that these writes cause, on average.
 const EVENTS_PER_SECOND: usize = 1_000;
+
 /// The pace of writes of counters alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {

@@ -7,7 +7,7 @@
 use super::{
     config::{fixed_tos, hop_limit, load_config},
     link_header::address_to_mc0,
-    peer_limit::outer_source,
+    peer_limit::source_address,
     subprograms::Subprograms,
 };
 use crate::{
@@ -217,7 +217,7 @@ pub fn write_return_encap<P: Packet, M: Maps>(packet: &mut P, maps: &M, v6: bool
 /// Inner source MAC address of packets to the sender of the packet, whose outer IP header is at `received_at`.
 #[inline(always)]
 fn reply_mac<P: Packet, M: Maps>(packet: &P, maps: &M, received_at: u32) -> Option<SourceMac> {
-    let sender = outer_source(packet, received_at)?;
+    let sender = source_address(packet, received_at)?;
     Some(SourceMac::from_bits(maps.peer(sender)?.reply_mac))
 }
 

@@ -12,13 +12,13 @@ use crate::{
 /// Takes a token of the peer that sent the encapsulated packet. Peers without a slot of their own share one.
 #[inline(always)]
 pub fn take_peer_token<P: Packet, M: Maps>(packet: &P, maps: &M, limit: PeerLimit) -> bool {
-    let peer = outer_source(packet, eth::END).and_then(|source| maps.peer(source));
+    let peer = source_address(packet, eth::END).and_then(|source| maps.peer(source));
     maps.take_peer_token(peer.map_or(0, |peer| peer.stats), limit)
 }
 
-/// Source of the outer IP header at `at`.
+/// Source of the IP header at `at`, which belongs to the ethertype of the frame.
 #[inline(always)]
-pub(super) fn outer_source<P: Packet>(packet: &P, at: u32) -> Option<Address> {
+pub(super) fn source_address<P: Packet>(packet: &P, at: u32) -> Option<Address> {
     let bytes = if packet.ethertype() == eth::IPV6 {
         packet.load(at.wrapping_add(ipv6::SRC))?
     } else {

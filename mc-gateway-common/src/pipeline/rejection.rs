@@ -1,15 +1,14 @@
 //! The answer to a packet that a policy rejects and no reset can answer: an ICMP error in the name of the destination
 //! (RFC 1812 section 5.2.7.1, RFC 4443 section 3.1).
 
-use super::{link_header::swap_addresses, subprograms::Subprograms};
+use super::{link_header::swap_addresses, peer_limit::source_address, subprograms::Subprograms};
 use crate::{
     maps::Maps,
     packet::{
-        Packet, eth,
+        eth,
         icmp::{self, ErrorHeader},
-        offsets::{ipv4, ipv6},
     },
-    rate_limit,
+    rate_limit::sender_slot,
 };
 
 /// Turns the packet into the ICMP error to its sender, with the link addresses swapped. `None` if no error may answer
@@ -33,7 +32,8 @@ pub fn report_rejection<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Op
         return None;
     }
     let location = packet.locate_l4(v6, at);
-    if !icmp::may_report(packet, v6, at, &location) || !maps.allow_rejection(sender_slot(packet, v6)?) {
+    let slot = sender_slot(source_address(packet, at)?.fold());
+    if !icmp::may_report(packet, v6, at, &location) || !maps.allow_rejection(slot) {
         return None;
     }
     let len = packet.frame_len().wrapping_sub(at);
@@ -47,18 +47,4 @@ pub fn report_rejection<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Op
     packet.insert(icmp::headers_len(v6))?;
     packet.store_icmp_error(v6, at, ErrorHeader::rejected(v6), sum)?;
     swap_addresses(packet)
-}
-
-/// The slot of the sender's limit. `None` if the packet is shorter than its IP header.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-fn sender_slot<P: Packet>(packet: &P, v6: bool) -> Option<u32> {
-    if !v6 {
-        let src = packet.load::<4>(eth::END.wrapping_add(ipv4::SRC))?;
-        return Some(rate_limit::sender_slot(u32::from_be_bytes(src)));
-    }
-    let at = eth::END.wrapping_add(ipv6::SRC);
-    let (high, low) = (packet.load::<8>(at)?, packet.load::<8>(at.wrapping_add(8))?);
-    let folded = u64::from_be_bytes(high) ^ u64::from_be_bytes(low);
-    Some(rate_limit::sender_slot((folded >> 32) as u32 ^ folded as u32))
 }

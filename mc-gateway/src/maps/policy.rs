@@ -172,9 +172,7 @@ impl PinnedPolicyMaps {
         for entry in batch::entries(&self.rules) {
             let (key, rule) = entry.map_err(map_error(abi::POLICY_RULES, "read"))?;
             let (prefix, half) = rule_prefix(&key);
-            let [first, second] = &mut rules;
-            let rules = if half == 0 { first } else { second };
-            rules.push((prefix, rule));
+            of(&mut rules, half).push((prefix, rule));
         }
         for (tables, mut rules) in tables.iter_mut().zip(rules) {
             // Ascending keys fill the chunks.
@@ -308,9 +306,9 @@ fn ingress(tables: &PolicyTables) -> BTreeMap<Addr, PolicyPod> {
         .collect()
 }
 
-/// The tables of a half.
-fn of(tables: &mut [PolicyTables; HALVES], half: u32) -> &mut PolicyTables {
-    let [first, second] = tables;
+/// The value of a half.
+fn of<T>(halves: &mut [T; HALVES], half: u32) -> &mut T {
+    let [first, second] = halves;
     if half == 0 { first } else { second }
 }
 

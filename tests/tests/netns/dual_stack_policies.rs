@@ -1,10 +1,8 @@
 //! Network policies on Pods with addresses of both families: rules by labels, by address block, and `Reject`.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use mc_tests::{
-    netns::Netns,
     topology::{Cluster, Family, Inner, Masquerade, Place, Topology, Variant},
     wait::wait_for,
 };
@@ -12,23 +10,19 @@ use nix::errno::Errno;
 
 use crate::{
     fixture::options,
-    identities::{BOTH, write, write_identities},
-    policies::{PORT, TIMEOUT, enforce, get_url, wait_dropped_at, write_policy},
+    identities::{BOTH, pod_manifest, write, write_identities},
+    pod_policies::datagram_error,
+    policies::{
+        PORT, TIMEOUT, enforce, get_url, wait_dropped_at, wait_refused, write_egress_policy, write_policy,
+    },
 };
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-/// An ICMP error returns before.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The Pod of a cluster with a label.
 fn write_pod(bed: &Topology, cluster: Cluster, app: &str) {
-    let [v4, v6] = FAMILIES.map(|family| cluster.pod_addr(family));
-    let text = format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: shop, labels: {{app: {app}}}}}\n\
-         spec: {{nodeName: {node}, containers: []}}\n\
-         status: {{phase: Running, podIPs: [{{ip: {v4}}}, {{ip: \"{v6}\"}}]}}\n",
-        node = cluster.node().name()
-    );
+    let ips = FAMILIES.map(|family| cluster.pod_addr(family));
+    let text = pod_manifest("p", cluster.node(), &ips, app, "Running");
     write(bed, cluster, "pod.yaml", &text);
 }
 
@@ -55,33 +49,10 @@ fn wait_dropped(bed: &Topology, place: Place, what: &str) {
 /// Waits until a connection is refused at once and a datagram is answered with an ICMP error, in each family.
 fn wait_rejected(bed: &Topology, what: &str) {
     for (family, error) in FAMILIES.into_iter().zip([Errno::EHOSTUNREACH, Errno::EACCES]) {
-        let name = format!("a connection is refused in {family:?}: {what}");
-        wait_for(&name, TIMEOUT, || match get(bed, family) {
-            Err(error) if error.contains("refused") => Ok(()),
-            other => Err(format!("{other:?}")),
-        })
-        .expect("a reset");
-        let found = datagram_error(bed.netns(Place::PodEast), Cluster::West.pod_addr(family));
+        wait_refused(&format!("{family:?}, {what}"), || get(bed, family));
+        let found = datagram_error(bed.netns(Place::PodEast), Cluster::West.pod_addr(family), 100);
         assert_eq!(found, Some(error), "a datagram in {family:?}: {what}");
     }
-}
-
-/// The error that a connected socket gets after it has sent a datagram; none before the timeout.
-fn datagram_error(client: &Netns, to: IpAddr) -> Option<Errno> {
-    let any = match to {
-        IpAddr::V4(_) => "0.0.0.0:0",
-        IpAddr::V6(_) => "[::]:0",
-    };
-    let error = client.enter(|| {
-        let socket = UdpSocket::bind(any)?;
-        socket.connect((to, PORT))?;
-        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        socket.send(&[0; 100])?;
-        Ok(socket.recv(&mut [0]).expect_err("no datagram"))
-    });
-    let error = error.expect("a datagram").raw_os_error();
-    let error = Errno::from_raw(error.expect("an error of the kernel"));
-    (error != Errno::EAGAIN).then_some(error)
 }
 
 /// A policy for the client with one egress rule about both addresses of the server.
@@ -92,13 +63,8 @@ fn write_egress(bed: &Topology, action: &str) {
             Cluster::West.pod_addr(family)
         )
     });
-    let text = format!(
-        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{name: egress}}\nspec:\n  priority: 1\n  \
-         tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: client}}}}}}]\n  egress:\n  \
-         - action: {action}\n    to: [{}]\n",
-        blocks.join(", ")
-    );
-    write(bed, Cluster::East, "egress.yaml", &text);
+    let rules = format!("  - action: {action}\n    to: [{}]\n", blocks.join(", "));
+    write_egress_policy(bed, Cluster::East, "client", &rules);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use mc_tests::topology::{Cluster, Place};
 use crate::{
     identities::{write, write_pod},
     pod_policies::{Bed, FAR, LOCAL, SERVICE, server, start},
-    policies::PORT,
+    policies::{PORT, write_egress_policy},
 };
 
 /// An address of the Service outside of the cluster.
@@ -32,11 +32,7 @@ fn write_service(bed: &Bed, pods: &[Ipv4Addr]) {
 
 /// Rules for the Pod on the server's node.
 fn write_egress(bed: &Bed, rules: &str) {
-    let text = format!(
-        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{name: egress}}\nspec:\n  priority: 1\n  \
-         tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: other}}}}}}]\n  egress:\n{rules}"
-    );
-    write(&bed.hosts, Cluster::West, "egress.yaml", &text);
+    write_egress_policy(&bed.hosts, Cluster::West, "other", rules);
 }
 
 const TO_SERVERS: &str = "to: [{podSelector: {matchLabels: {app: server}}}]";

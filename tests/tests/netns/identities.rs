@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     time::Duration,
 };
 
@@ -54,15 +54,17 @@ pub(crate) fn write_identities(bed: &Topology, exporters: &str) {
 
 /// Writes the Pod of a cluster with a label; it runs in a phase.
 pub(crate) fn write_pod(bed: &Topology, cluster: Cluster, app: &str, phase: &str) {
-    let text = pod_manifest("p", cluster.node(), cluster.pod_ip(), app, phase);
+    let text = pod_manifest("p", cluster.node(), &[cluster.pod_ip().into()], app, phase);
     write(bed, cluster, "pod.yaml", &text);
 }
 
 /// The manifest of a Pod with a label on a node.
-pub(crate) fn pod_manifest(name: &str, node: Place, ip: Ipv4Addr, app: &str, phase: &str) -> String {
+pub(crate) fn pod_manifest(name: &str, node: Place, ips: &[IpAddr], app: &str, phase: &str) -> String {
+    let ips: Vec<_> = ips.iter().map(|ip| format!("{{ip: \"{ip}\"}}")).collect();
+    let ips = ips.join(", ");
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {app}}}}}\n\
-         spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: {phase}, podIPs: [{{ip: {ip}}}]}}\n",
+         spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: {phase}, podIPs: [{ips}]}}\n",
         node.name()
     )
 }

@@ -110,12 +110,12 @@ const PODS: u32 = 10_000;
 /// Pods of the Node, the default limit of a kubelet.
 const NODE_PODS: u32 = 110;
 const NAMESPACES: u32 = 100;
-/// The limit in MiB after a resync, 3 above the measured value …
+/// The limit of resident memory after a resync in MiB, 3 above the measured value.
 const LIMIT_RESIDENT: u64 = 48;
-/// … and the promised one at any time, 4 above the measured value.
+/// The promised limit at any time in MiB, 4 above the measured peak.
 const LIMIT_POLICIES: u64 = 60;
 
-/// A Pod with a Namespace and labels by its number, which [`PODS`] consecutive numbers differ in.
+/// A Pod whose number determines its Namespace and labels; they repeat after [`PODS`] numbers.
 fn pod_object(number: u32, node: &str, ip: Ipv4Addr) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, namespace: n{}, labels: {{app: a{}, version: v{}}}}}\n\

@@ -327,11 +327,8 @@ fn check_dual_stack(name: &str, bridge: bool) {
         }
         IpAddr::V4(_) => unreachable!("an IPv6 address"),
     };
-    let manifest = |name: &str, ips: [IpAddr; 2], app: &str| {
-        let text = pod_manifest(name, Place::NodeWest, LATE, app, "Running");
-        let [v4, v6] = ips;
-        text.replace(&format!("{{ip: {LATE}}}"), &format!("{{ip: {v4}}}, {{ip: {v6}}}"))
-    };
+    let manifest =
+        |name: &str, ips: [IpAddr; 2], app: &str| pod_manifest(name, Place::NodeWest, &ips, app, "Running");
     let server = Cluster::West.pod_addr(Family::V6);
     let pod = manifest("p", [Cluster::West.pod_ip().into(), server], "server");
     write(&bed, Cluster::West, "pod.yaml", &pod);

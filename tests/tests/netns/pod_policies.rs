@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     time::Duration,
 };
 
@@ -122,7 +122,7 @@ pub(crate) fn server() -> Ipv4Addr {
 
 impl Bed {
     pub(crate) fn write_pod(&self, name: &str, node: Place, ip: Ipv4Addr, app: &str) {
-        let text = pod_manifest(name, node, ip, app, "Running");
+        let text = pod_manifest(name, node, &[ip.into()], app, "Running");
         write(&self.hosts, Cluster::West, &format!("pod-{name}.yaml"), &text);
     }
 
@@ -153,16 +153,7 @@ impl Bed {
 
     /// Waits until requests are refused, which a client sees at once.
     pub(crate) fn wait_refused(&self, client: &Netns, to: Ipv4Addr, what: &str) {
-        wait_for(
-            &format!("requests are refused: {what}"),
-            TIMEOUT,
-            || match get_from(&self.hosts, client, to) {
-                Ok(answer) => Err(format!("answered: {answer}")),
-                Err(error) if error.contains("refused") => Ok(()),
-                Err(error) => Err(error),
-            },
-        )
-        .expect("a reset");
+        policies::wait_refused(what, || get_from(&self.hosts, client, to));
     }
 
     /// Each datagram is answered with an ICMP error, which a client sees at once. A long one from another cluster is
@@ -172,12 +163,12 @@ impl Bed {
         let rejected = || outcomes().outcomes[Outcome::Rejected.name()].packets;
         let before = rejected();
         for size in [1, 100, 520] {
-            let error = datagram_error(client, to, size);
+            let error = datagram_error(client, to.into(), size);
             assert_eq!(error, Some(Errno::EHOSTUNREACH), "{size} bytes from {what}");
         }
         let long = (what != "another cluster").then_some(Errno::EHOSTUNREACH);
         assert_eq!(
-            datagram_error(client, to, 1_000),
+            datagram_error(client, to.into(), 1_000),
             long,
             "a long datagram from {what}"
         );
@@ -256,7 +247,7 @@ impl Bed {
         let policy = "  - action: Allow\n    from: [{serviceAccount: {name: job, namespace: shop}}]\n  - action: Drop\n";
         write_policy(&self.hosts, Cluster::West, policy);
         self.wait_dropped(&self.far, server, "policy", "another account");
-        let pod = pod_manifest("far", Place::GatewayWest, FAR, "other", "Running");
+        let pod = pod_manifest("far", Place::GatewayWest, &[FAR.into()], "other", "Running");
         let of_account = pod.replace("containers:", "serviceAccountName: job, containers:");
         write(&self.hosts, Cluster::West, "pod-far.yaml", &of_account);
         self.wait_passing(&self.far, server, "the account of the rule");
@@ -285,9 +276,13 @@ impl Bed {
 }
 
 /// The error that a connected socket gets after it has sent a datagram, if it gets one before the timeout.
-fn datagram_error(client: &Netns, to: Ipv4Addr, size: usize) -> Option<Errno> {
+pub(crate) fn datagram_error(client: &Netns, to: IpAddr, size: usize) -> Option<Errno> {
+    let any = match to {
+        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
     let error = client.enter(|| {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let socket = UdpSocket::bind((any, 0))?;
         socket.connect((to, PORT))?;
         socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         socket.send(&vec![0; size])?;

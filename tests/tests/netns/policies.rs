@@ -56,11 +56,30 @@ pub(crate) fn write_policy(bed: &Topology, cluster: Cluster, ingress: &str) {
         Cluster::East => "client",
         Cluster::West => "server",
     };
-    let text = format!(
-        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{name: policy}}\nspec:\n  priority: 1\n  \
-         tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}]\n  ingress:\n{ingress}"
+    write(
+        bed,
+        cluster,
+        "policy.yaml",
+        &manifest("policy", app, "ingress", ingress),
     );
-    write(bed, cluster, "policy.yaml", &text);
+}
+
+/// Writes a policy with egress rules for the Pods of a cluster with a label.
+pub(crate) fn write_egress_policy(bed: &Topology, cluster: Cluster, app: &str, egress: &str) {
+    write(
+        bed,
+        cluster,
+        "egress.yaml",
+        &manifest("egress", app, "egress", egress),
+    );
+}
+
+/// The manifest of a policy for Pods with a label, with rules for a direction.
+fn manifest(name: &str, app: &str, direction: &str, rules: &str) -> String {
+    format!(
+        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{name: {name}}}\nspec:\n  priority: 1\n  \
+         tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}]\n  {direction}:\n{rules}"
+    )
 }
 
 /// Rules that allow a TCP port to clients of any cluster, and nothing else.
@@ -98,6 +117,18 @@ pub(crate) fn wait_passing(bed: &Topology, what: &str) {
 pub(crate) fn wait_passing_from(bed: &Topology, client: &Netns, to: Ipv4Addr, what: &str) {
     let get = || get_from(bed, client, to);
     wait_for(&format!("requests pass: {what}"), TIMEOUT, get).expect("an answer");
+}
+
+/// Waits until a request is refused, which the client sees at once.
+pub(crate) fn wait_refused(what: &str, get: impl Fn() -> Result<String, String>) {
+    wait_for(&format!("requests are refused: {what}"), TIMEOUT, || {
+        match get() {
+            Ok(answer) => Err(format!("answered: {answer}")),
+            Err(error) if error.contains("refused") => Ok(()),
+            Err(error) => Err(error),
+        }
+    })
+    .expect("a reset");
 }
 
 /// Waits until requests of the client are dropped at the server's node with a reason.

@@ -2,8 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use mc_gateway::cidr::to_abi_addr;
 use mc_gateway_common::{
-    abi::rate_limit::{MAX_SENDER_LIMITS, TokenBucket},
+    abi::{
+        Address,
+        rate_limit::{MAX_SENDER_LIMITS, TokenBucket},
+    },
     maps::MemoryMaps,
     rate_limit::sender_slot,
     verdict::DropReason::Policy,
@@ -73,16 +77,9 @@ pub(crate) fn of_two_senders() -> (MemoryMaps, [(u32, Vec<u8>); 2]) {
     (tables(shape, 0), datagrams)
 }
 
-/// The slot of a sender's limit: its address, folded to 32 bits.
+/// The slot of a sender's limit.
 fn slot_of(sender: IpAddr) -> u32 {
-    sender_slot(match sender {
-        IpAddr::V4(v4) => v4.to_bits(),
-        IpAddr::V6(v6) => {
-            let octets = v6.octets();
-            let words = octets.as_chunks().0.iter();
-            words.fold(0, |folded, word| folded ^ u32::from_be_bytes(*word))
-        }
-    })
+    sender_slot(Address::from(to_abi_addr(sender)).fold())
 }
 
 impl Rejections<'_> {

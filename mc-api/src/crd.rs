@@ -12,10 +12,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 
 use crate::{
-    cluster_claim::ClusterClaim, cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
-    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce, node_key::NodeKey,
-    node_policy_status::NodePolicyStatus, resource_export::ResourceExport, resource_import::ResourceImport,
-    schema::serve_older_version, service_export::ServiceExport, service_import::ServiceImport,
+    address_group_slice::AddressGroupSlice, cluster_claim::ClusterClaim, cluster_info::ClusterInfoImport,
+    cluster_set::ClusterSet, gateway::Gateway, label_identity::LabelIdentity,
+    member_cluster_announce::MemberClusterAnnounce, node_key::NodeKey, node_policy_status::NodePolicyStatus,
+    resource_export::ResourceExport, resource_import::ResourceImport, schema::serve_older_version,
+    service_export::ServiceExport, service_import::ServiceImport,
 };
 
 /// The CRDs of a leader cluster.
@@ -36,6 +37,7 @@ pub fn leader() -> Vec<CustomResourceDefinition> {
 #[must_use]
 pub fn member() -> Vec<CustomResourceDefinition> {
     [
+        AddressGroupSlice::crd(),
         ClusterClaim::crd(),
         ClusterInfoImport::crd(),
         ClusterSet::versioned_crd(),

@@ -4,6 +4,7 @@
 //! client: the agent and the controllers depend on this crate, and it depends on neither.
 #![forbid(unsafe_code)]
 
+pub mod address_group_slice;
 pub mod cluster_claim;
 pub mod cluster_info;
 pub mod cluster_set;

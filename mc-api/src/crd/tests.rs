@@ -40,6 +40,7 @@ fn names_columns_and_labels_match_antrea() {
     assert_eq!(
         got,
         [
+            ("addressgroupslices.mc-gateway.io", "v1alpha1", false),
             ("clusterclaims.multicluster.crd.antrea.io", "v1alpha2", false),
             ("clusterinfoimports.multicluster.crd.antrea.io", "v1alpha1", true),
             ("clustersets.multicluster.crd.antrea.io", "v1alpha2", true),

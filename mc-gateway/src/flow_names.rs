@@ -74,17 +74,20 @@ impl FlowNames {
         Some(IdentityLabels { namespace, pod })
     }
 
-    /// The Pod of this cluster with an address of its own. Finished Pods have none.
+    /// The Pod of this cluster with an address of its own. Finished Pods have none. The name of a Pod in an address
+    /// group ends after the Namespace and `/`.
     #[must_use]
     pub fn pod(&self, addr: IpAddr) -> Option<&PodInfo> {
         let has_addr = |text: &String| text.parse::<IpAddr>().is_ok_and(|ip| ip == addr);
-        let mut pods = self
-            .objects
-            .pods
-            .iter()
-            .filter(|pod| pod.ips.iter().any(has_addr));
-        let pod = pods.next()?;
-        pods.next().is_none().then_some(pod)
+        let has_addr = |pod: &&Arc<PodInfo>| pod.ips.iter().any(has_addr);
+        let mut pods = self.objects.pods.iter().filter(has_addr);
+        if let Some(pod) = pods.next() {
+            return pods.next().is_none().then_some(pod);
+        }
+        let slices = self.objects.address_groups.iter();
+        let groups = slices.filter_map(|slice| Some((slice.revision, slice.groups.iter().find(has_addr)?)));
+        let (_, group) = groups.max_by_key(|(revision, _)| *revision)?;
+        Some(group)
     }
 }
 
@@ -92,6 +95,7 @@ impl FlowNames {
 mod tests {
     use super::*;
     use crate::identity_objects::{IdentityInfo, IdentityObjects};
+    use crate::objects::AddressGroups;
 
     fn addr(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -222,5 +226,41 @@ mod tests {
         assert_eq!(name("fd00:12::5"), Some("shop/running"));
         assert_eq!(name("10.12.0.6"), None, "two Pods");
         assert_eq!(name("10.12.0.7"), None);
+    }
+
+    #[test]
+    fn the_newest_address_group_names_an_address_without_a_pod() {
+        let group = |revision, labels: &str, ip: &str| {
+            let group = PodInfo {
+                name: "shop/".to_owned(),
+                labels: labels.into(),
+                ips: vec![ip.to_owned()],
+                ..PodInfo::default()
+            };
+            Arc::new(AddressGroups {
+                revision,
+                groups: vec![Arc::new(group)],
+                ..AddressGroups::default()
+            })
+        };
+        let own = PodInfo {
+            name: "shop/web".to_owned(),
+            ips: vec!["10.9.0.1".to_owned()],
+            ..PodInfo::default()
+        };
+        let mut names = names(&[]);
+        names.objects = Arc::new(Objects {
+            pods: vec![Arc::new(own)],
+            address_groups: vec![
+                group(2, "app=new", "10.9.0.2"),
+                group(1, "app=old", "10.9.0.2"),
+                group(3, "app=db", "10.9.0.1"),
+            ],
+            ..Objects::default()
+        });
+        let name = |text| names.pod(addr(text)).map(|pod| (pod.name.as_str(), &*pod.labels));
+        assert_eq!(name("10.9.0.1"), Some(("shop/web", "")));
+        assert_eq!(name("10.9.0.2"), Some(("shop/", "app=new")));
+        assert_eq!(name("10.9.0.3"), None);
     }
 }

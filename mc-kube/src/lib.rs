@@ -6,6 +6,7 @@ mod backoff;
 mod client;
 mod error;
 mod name;
+pub mod pod;
 mod store;
 mod task;
 mod watch;

@@ -19,6 +19,7 @@ use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 use super::LocalNode;
 use super::node_policies::NodePolicies;
 use super::rule_names::{RuleName, rule_ids, rule_names};
+use crate::address_groups;
 use crate::cidr::{abi_prefix_len, parse_address, parse_prefix, to_abi_addr};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::ids::cluster_id;
@@ -49,7 +50,7 @@ struct Inputs {
     namespaces: Vec<Arc<NamespaceInfo>>,
     identities: Vec<Arc<IdentityInfo>>,
     pods: Vec<Arc<PodInfo>>,
-    /// All Pods; none where rules about the own cluster are not enforced.
+    /// All Pods, some as groups; none where rules about the own cluster are not enforced.
     cluster_pods: Vec<Arc<PodInfo>>,
     clusters: BTreeSet<String>,
     /// Pod CIDRs of other clusters.
@@ -74,7 +75,7 @@ impl PolicyCache {
         let on_node = |pod: &&Arc<PodInfo>| pod.node == me.node_name && !pod.ips.is_empty();
         let pods: Vec<_> = objects.pods.iter().filter(on_node).cloned().collect();
         let cluster_pods = match mode {
-            Mode::All => objects.pods.clone(),
+            Mode::All => address_groups::peers(&objects.pods, &objects.address_groups),
             Mode::ClusterSetOnly => Vec::new(),
         };
         let remotes = objects.remotes.iter();

@@ -84,6 +84,7 @@ fn objects() -> Objects {
             &["10.2.0.0/16"],
         )],
         pods: vec![],
+        address_groups: vec![],
         services: None,
         reservations: vec![],
         identities: Some(IdentityObjects::default()),

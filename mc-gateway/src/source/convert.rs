@@ -26,8 +26,8 @@ pub const MCS_GROUP: &str = names::MCS_GROUP;
 /// API group of EndpointSlices.
 pub const DISCOVERY_GROUP: &str = "discovery.k8s.io";
 
-/// API group of `NodeKey`s.
-pub const NODE_KEY_GROUP: &str = "mc-gateway.io";
+/// API group of `NodeKey`s and `AddressGroupSlice`s.
+pub const SUPERSET_GROUP: &str = "mc-gateway.io";
 
 /// Annotations of a Node with an address of its own in the Pod network: Calico's for its tunnel devices, and those for
 /// other CNIs with Pod addresses outside `spec.podCIDRs`.

@@ -1,150 +1,47 @@
-//! Pods, reduced to the fields that locate them: a cluster has many.
+//! Pods of the agent's cache, and those that it watches.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::NamespaceResourceScope;
 use mc_api::label_identity::{LabelKeyFilter, join_labels};
 use mc_gateway_common::packet::ip;
-use serde::{Deserialize, Serialize};
+use mc_kube::pod::{Pod, Port};
 
 use crate::cidr::parse_prefix;
 use crate::config::PodLookup;
 use crate::objects::{GatewayInfo, NamedPort, NodeInfo, PodInfo};
 
-/// A `v1` Pod without unused fields: they are skipped while a list is decoded.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
-pub struct Pod {
-    metadata: ObjectMeta,
-    spec: Spec,
-    status: Status,
-}
-
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    node_name: String,
-    host_network: bool,
-    service_account_name: String,
-    containers: Vec<Container>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct Container {
-    ports: Vec<Port>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct Port {
-    name: String,
-    #[serde(rename = "containerPort")]
-    number: u16,
-    protocol: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    phase: String,
-    #[serde(rename = "podIP")]
-    pod_ip: String,
-    #[serde(rename = "podIPs")]
-    pod_ips: Vec<PodIp>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct PodIp {
-    ip: String,
-}
-
-impl Resource for Pod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-impl Port {
-    /// The port, if it has a name and a known protocol; TCP by default.
-    fn named(&self) -> Option<NamedPort> {
-        let protocol = match self.protocol.as_str() {
-            "TCP" | "" => ip::TCP,
-            "UDP" => ip::UDP,
-            "SCTP" => ip::SCTP,
-            _ => return None,
-        };
-        (!self.name.is_empty()).then(|| NamedPort {
-            name: self.name.clone(),
-            protocol,
-            number: self.number,
-        })
-    }
-}
-
 /// Node and addresses of a Pod; no addresses while it has none of its own.
 #[must_use]
 pub fn convert(pod: &Pod) -> Arc<PodInfo> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    // The API server sets the account; manifest files may leave it out.
-    let account = match pod.spec.service_account_name.as_str() {
-        "" => "default",
-        name => name,
-    };
-    let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
     let mut ips = Vec::new();
-    if !over && !pod.spec.host_network && !pod.spec.node_name.is_empty() {
-        // Otherwise the first address allocates memory for four.
-        ips.reserve_exact(pod.status.pod_ips.len().max(1));
-        ips.extend(pod.status.pod_ips.iter().map(|ip| ip.ip.clone()));
-        // The API server sets both fields; manifest files may set one.
-        if ips.is_empty() && !pod.status.pod_ip.is_empty() {
-            ips.push(pod.status.pod_ip.clone());
-        }
-    }
+    // Otherwise the first address allocates memory for four.
+    let addresses = pod.own_addresses();
+    ips.reserve_exact(addresses.len());
+    ips.extend(addresses.map(str::to_owned));
     Arc::new(PodInfo {
-        name: format!("{namespace}/{name}"),
-        node: pod.spec.node_name.clone(),
+        name: format!("{}/{}", pod.namespace(), pod.name()),
+        node: pod.node().to_owned(),
         ips,
-        labels: join_labels(pod.metadata.labels.iter().flatten(), &LabelKeyFilter::default()).into(),
-        service_account: account.into(),
-        ports: pod
-            .spec
-            .containers
-            .iter()
-            .flat_map(|container| &container.ports)
-            .filter_map(Port::named)
-            .collect(),
+        labels: join_labels(pod.labels(), &LabelKeyFilter::default()).into(),
+        service_account: pod.service_account().into(),
+        ports: pod.ports().filter_map(named).collect(),
+    })
+}
+
+/// The port, if it has a name and a known protocol.
+fn named(port: &Port) -> Option<NamedPort> {
+    let protocol = match port.protocol() {
+        "TCP" => ip::TCP,
+        "UDP" => ip::UDP,
+        "SCTP" => ip::SCTP,
+        _ => return None,
+    };
+    (!port.name.is_empty()).then(|| NamedPort {
+        name: port.name.clone(),
+        protocol,
+        number: port.number,
     })
 }
 

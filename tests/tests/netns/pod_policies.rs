@@ -1,6 +1,7 @@
 //! Network policies at the devices of Pods: on packets between Pods of one cluster, and on those that Pods send.
 
 use std::{
+    fmt::Write as _,
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     time::Duration,
@@ -406,6 +407,52 @@ fn packets_of_the_own_cluster_are_decided_at_the_devices_of_routed_pods() {
 #[test]
 fn packets_of_the_own_cluster_are_decided_at_the_devices_of_bridged_pods() {
     check_own_cluster("pod-bridge", true);
+}
+
+/// Slices with the address of the gateway's node: one address group for each revision.
+fn address_groups(apps: &[(i64, &str)], complete: bool) -> String {
+    let mut text = String::new();
+    for (revision, app) in apps {
+        writeln!(
+            text,
+            "---\napiVersion: mc-gateway.io/v1alpha1\nkind: AddressGroupSlice\nmetadata: {{name: pods-{revision}}}\n\
+             spec:\n  revision: {revision}\n  groups:\n  - {{namespace: shop, labels: {{app: {app}}}, \
+             serviceAccount: default, addresses: [{}]}}",
+            Cluster::West.internal_net().addr()
+        )
+        .expect("text");
+    }
+    if complete {
+        text += "---\napiVersion: mc-gateway.io/v1alpha1\nkind: AddressGroupSlice\nmetadata: {name: complete}\n\
+                 spec: {revision: 1, complete: true}\n";
+    }
+    text
+}
+
+/// The agents have no Pod with the address of the client, which is the gateway's node.
+#[test]
+fn a_peer_without_a_pod_is_known_by_its_address_group() {
+    fn client(bed: &Bed) -> &Netns {
+        bed.hosts.netns(Place::GatewayWest)
+    }
+    let mut bed = start("addrgroup", false);
+    let server = server();
+    let write_groups = |bed: &Bed, apps: &[(i64, &str)], complete| {
+        let text = address_groups(apps, complete);
+        write(&bed.hosts, Cluster::West, "groups.yaml", &text);
+    };
+    write_groups(&bed, &[(1, "other")], true);
+    write_policy(&bed.hosts, Cluster::West, CLIENTS_ONLY);
+    bed.wait_dropped(client(&bed), server, "policy", "a group with another label");
+    wait_logged(&mut bed, ["src_pod=\"shop/\"", "src_labels=\"app=other\""]);
+    write_groups(&bed, &[(1, "other"), (2, "client")], true);
+    bed.wait_passing(client(&bed), server, "a newer group with the label of the rule");
+    write_groups(&bed, &[(2, "client"), (3, "other")], true);
+    bed.wait_dropped(client(&bed), server, "policy", "moved to another slice");
+    write_groups(&bed, &[(4, "client")], true);
+    bed.wait_passing(client(&bed), server, "the label of the rule again");
+    write_groups(&bed, &[(4, "client")], false);
+    bed.wait_dropped(client(&bed), server, "policy", "slices that lack Pods");
 }
 
 /// The address of a Pod is closed until the agent has seen the Pod.

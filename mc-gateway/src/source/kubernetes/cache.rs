@@ -9,7 +9,7 @@ use mc_kube::NamespacedName;
 
 use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
-use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
+use crate::objects::{AddressGroups, GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
 use crate::policy::Mode;
 use crate::policy_objects::{Parsed, PolicyObjects, ServicesNeeded, TierInfo, services_needed};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
@@ -33,6 +33,7 @@ pub(super) enum ObjectEvent {
     ClusterGroup(Event<Arc<Parsed<Group>>>),
     Group(Event<Arc<Parsed<Group>>>),
     Tier(Event<Arc<Parsed<TierInfo>>>),
+    AddressGroups(Event<Arc<AddressGroups>>),
     /// The name of an `AntreaControllerInfo`.
     AntreaController(Event<String>),
     /// The name of an `AntreaAgentInfo`, which is the name of its Node.
@@ -122,6 +123,12 @@ impl Keyed for Arc<PodInfo> {
     }
 }
 
+impl Keyed for Arc<AddressGroups> {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
 impl Keyed for ServiceInfo {
     fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -196,6 +203,9 @@ pub(super) struct ObjectCache {
     cluster_groups: Store<Arc<Parsed<Group>>>,
     groups: Store<Arc<Parsed<Group>>>,
     tiers: Store<Arc<Parsed<TierInfo>>>,
+    pub(super) address_groups: Store<Arc<AddressGroups>>,
+    /// Whether `address_groups` replaces the Pods of other Nodes.
+    pub(super) uses_address_groups: bool,
     antrea_controllers: Store<String>,
     antrea_agents: Store<String>,
 }
@@ -232,6 +242,7 @@ impl ObjectCache {
             ObjectEvent::ClusterGroup(event) => self.cluster_groups.apply(event),
             ObjectEvent::Group(event) => self.groups.apply(event),
             ObjectEvent::Tier(event) => self.tiers.apply(event),
+            ObjectEvent::AddressGroups(event) => self.address_groups.apply(event),
             ObjectEvent::AntreaController(event) => self.antrea_controllers.apply(event),
             ObjectEvent::AntreaAgent(event) => self.antrea_agents.apply(event),
         }
@@ -356,6 +367,11 @@ impl ObjectCache {
             gateways: self.gateways.list(),
             remotes: self.remotes.list(),
             pods: self.pods.list(),
+            address_groups: if self.uses_address_groups {
+                self.address_groups.list()
+            } else {
+                Vec::new()
+            },
             services: self.exported(),
             node_keys: self.node_keys.list(),
             reservations: self.reservations(),

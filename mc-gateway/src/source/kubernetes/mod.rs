@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
+use mc_api::address_group_slice::AddressGroupSlice;
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::label_identity::LabelIdentity;
@@ -36,7 +37,7 @@ use tracing::{debug, info, warn};
 use super::{Receiver, SourceError, convert};
 use crate::config::{Config, PolicyEnforcement};
 use crate::objects::Objects;
-use crate::policy_objects;
+use crate::{address_groups, policy_objects};
 use absent_kinds::AbsentKinds;
 use cache::{ObjectCache, ObjectEvent};
 use pod_watch::PodWatch;
@@ -57,8 +58,17 @@ const ANTREA_CONTROLLER: &str = "AntreaControllerInfo";
 /// Kind of the objects of Antrea's agents.
 const ANTREA_AGENT: &str = "AntreaAgentInfo";
 
+/// Kind of the addresses of Pods.
+const ADDRESS_GROUP_SLICE: &str = "AddressGroupSlice";
+
 /// Kinds without which, where the agent has no permission to read them, the other objects are published.
-const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY];
+const OPTIONAL: [&str; 5] = [
+    PodWatch::KIND,
+    SERVICE,
+    NAMESPACE,
+    LABEL_IDENTITY,
+    ADDRESS_GROUP_SLICE,
+];
 
 /// Delay between an event and the next publication: thousands of objects often change one after the other.
 const BATCH_DELAY: Duration = Duration::from_millis(10);
@@ -156,6 +166,12 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
     if enforced {
         streams.extend(policy_watches(&client, node, &absent));
     }
+    if matches!(
+        config.policy_enforcement,
+        PolicyEnforcement::All | PolicyEnforcement::Auto
+    ) {
+        streams.push(address_group_watch(&client, namespace, node));
+    }
     if config.policy_enforcement == PolicyEnforcement::Auto {
         streams.extend(antrea_watches(&client, node, &absent));
     }
@@ -170,6 +186,19 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
         sender,
     ));
     receiver
+}
+
+/// Watch of the addresses of Pods. An API server with the CRDs of an older release does not serve the kind.
+fn address_group_watch(client: &Client, namespace: &str, node: &str) -> BoxStream<'static, WatchEvent> {
+    watch_optional(
+        ADDRESS_GROUP_SLICE,
+        Api::<AddressGroupSlice>::namespaced(client.clone(), namespace),
+        watcher::Config::default(),
+        node,
+        &Arc::new(AbsentKinds::new(client.clone(), convert::SUPERSET_GROUP, node)),
+        address_groups::convert,
+        ObjectEvent::AddressGroups,
+    )
 }
 
 /// Watches of Antrea's controller and of its agent on the Node.
@@ -284,7 +313,7 @@ async fn run(
         let Some((kind, event)) = event else {
             due = None;
             let began = Instant::now();
-            pods.update_scope(&mut cache);
+            pods.update_scope(&mut cache, failing.contains_key(ADDRESS_GROUP_SLICE));
             // An agent that does not know all policies changes nothing.
             if !enforced || cache.policies_are_synced() {
                 publish(&cache, &pods, &failing, &sender);

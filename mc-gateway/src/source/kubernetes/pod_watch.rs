@@ -4,13 +4,15 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use kube::Api;
 use kube::runtime::watcher;
+use mc_kube::pod::Pod;
 use tracing::info;
 
 use super::cache::{ObjectCache, ObjectEvent};
 use super::watch::{WatchEvent, watch};
+use crate::address_groups;
 use crate::config::{Config, PodLookup};
 use crate::policy::Mode;
-use crate::source::pod::{self, Pod, PodScope};
+use crate::source::pod::{self, PodScope};
 
 /// The current watch of Pods.
 pub(super) struct PodWatch {
@@ -39,8 +41,10 @@ impl PodWatch {
     }
 
     /// Replaces the watch if the cached objects require other Pods. Where policies are enforced, the Pods are unknown
-    /// until the new watch has listed them: a rule that drops would lack senders.
-    pub(super) fn update_scope(&mut self, cache: &mut ObjectCache) {
+    /// until the new watch has listed them: a rule that drops would lack senders. Complete address groups replace the
+    /// Pods of other Nodes; all Pods are watched while there are none, or while their watch is failing before its first
+    /// list.
+    pub(super) fn update_scope(&mut self, cache: &mut ObjectCache, groups_failing: bool) {
         let Ok(mode) = cache.policy_mode() else {
             return;
         };
@@ -49,28 +53,34 @@ impl PodWatch {
             gateways,
             pods,
             identities,
+            address_groups,
             ..
         } = cache;
         // A Node that is not listed yet would count as one without CIDRs.
         if !nodes.synced || !gateways.synced {
             return;
         }
-        let scope = match mode {
-            // Rules select senders by the labels of Pods on any Node.
-            Some(Mode::All) => PodScope::Cluster,
-            Some(Mode::ClusterSetOnly) | None => {
-                self.lookup_scope = pod::scope(
-                    self.lookup,
-                    self.lookup_scope,
-                    &self.node,
-                    &nodes.current,
-                    &gateways.current,
-                    !identities.current.is_empty() || mode.is_some(),
-                    pods.current.values(),
-                );
-                self.lookup_scope
-            }
+        // Rules select senders by the labels of Pods on any Node.
+        let needs_peers = mode == Some(Mode::All);
+        if needs_peers && !address_groups.synced && !groups_failing {
+            return;
+        }
+        let scope = if needs_peers && !address_groups::are_complete(address_groups.current.values()) {
+            PodScope::Cluster
+        } else {
+            self.lookup_scope = pod::scope(
+                self.lookup,
+                self.lookup_scope,
+                &self.node,
+                &nodes.current,
+                &gateways.current,
+                !identities.current.is_empty() || mode.is_some(),
+                pods.current.values(),
+            );
+            self.lookup_scope
         };
+        // An agent that watches all Pods has the newest state of each.
+        cache.uses_address_groups = needs_peers && scope != PodScope::Cluster;
         if scope == self.scope {
             return;
         }

@@ -112,6 +112,9 @@ impl Server {
         {
             return self.discover(path);
         }
+        if path == "/apis/mc-gateway.io/v1alpha1" {
+            return success(&resources(path, &[SLICES]));
+        }
         if let Some(version) = watched_version(&uri) {
             // The watch ends once there are other objects.
             while self.version(kind) == version && self.answer(kind) != Answer::Code(NOT_FOUND) {
@@ -156,27 +159,35 @@ impl Server {
             let versions: Vec<_> = versions
                 .map(|(version, _)| json!({ "groupVersion": format!("{GROUP}/{version}"), "version": version }))
                 .collect();
-            let groups = if versions.is_empty() {
-                json!([])
-            } else {
-                json!([{ "name": GROUP, "versions": versions }])
-            };
+            let mut groups = Vec::new();
+            if !versions.is_empty() {
+                groups.push(json!({ "name": GROUP, "versions": versions }));
+            }
+            if matches!(state.kinds.get(SLICES), Some(Answer::Items(_))) {
+                let version = json!({ "groupVersion": "mc-gateway.io/v1alpha1", "version": "v1alpha1" });
+                groups.push(json!({ "name": "mc-gateway.io", "versions": [version] }));
+            }
             return success(&json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }));
         }
         let Some((version, kinds)) = versions.into_iter().find(|(version, _)| path.ends_with(version)) else {
             return failure(NOT_FOUND);
         };
-        let resources: Vec<_> = kinds
-            .iter()
-            .map(|kind| {
-                json!({ "name": kind, "singularName": "", "namespaced": false, "kind": "K", "verbs": ["list"] })
-            })
-            .collect();
-        success(&json!({
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{version}"),
-            "resources": resources,
-        }))
+        success(&resources(&format!("/apis/{GROUP}/{version}"), &kinds))
     }
+}
+
+/// The resources of a version of a group.
+fn resources(path: &str, kinds: &[&str]) -> Value {
+    let resources: Vec<_> = kinds
+        .iter()
+        .map(|kind| {
+            json!({ "name": kind, "singularName": "", "namespaced": false, "kind": "K", "verbs": ["list"] })
+        })
+        .collect();
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": path.trim_start_matches("/apis/"),
+        "resources": resources,
+    })
 }
 
 /// The resource version from which a request watches.
@@ -529,4 +540,130 @@ async fn a_gateway_watches_all_pods_only_while_policies_require_them() {
     server.set(AGENTS, Answer::Items(vec![named("n1")]));
     wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
     assert_eq!(pods(&server).as_deref(), Some("spec.nodeName=n1"));
+}
+
+// === Address groups ===
+
+const SLICES: &str = "addressgroupslices";
+const ALL_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
+const OWN_PODS: &str = "spec.nodeName=n1";
+
+fn slice(name: &str, spec: &Value) -> Value {
+    json!({ "metadata": { "name": name }, "spec": spec })
+}
+
+fn group(address: &str) -> Value {
+    let group = json!({ "namespace": "shop", "labels": { "app": "web" }, "addresses": [address] });
+    slice("pods-1", &json!({ "revision": 1, "groups": [group] }))
+}
+
+fn complete() -> Value {
+    slice("complete", &json!({ "revision": 1, "complete": true }))
+}
+
+/// An agent of Node n1 that enforces all rules, in a cluster with a Pod on n1 and one on n2.
+fn start_with_pods(server: &Server) -> Receiver {
+    let pod = |node: &str, address: &str| {
+        json!({
+            "metadata": { "name": node, "namespace": "shop", "labels": { "app": "web" } },
+            "spec": { "nodeName": node }, "status": { "phase": "Running", "podIP": address },
+        })
+    };
+    server.set(
+        "pods",
+        Answer::Items(vec![pod("n1", "10.9.0.1"), pod("n2", "10.9.0.2")]),
+    );
+    start_agent(server, "all")
+}
+
+/// Waits until the agent lists these Pods and publishes objects for which `wanted` holds. The objects published before
+/// have the peer on n2, too: as a Pod or as a group.
+async fn wait_pods(
+    server: &Server,
+    receiver: &mut Receiver,
+    selector: &str,
+    wanted: impl Fn(&Objects) -> bool,
+) {
+    let is_wanted = |objects: &Option<Arc<Objects>>| {
+        let Some(objects) = objects.as_deref() else {
+            return false;
+        };
+        let peers = address_groups::peers(&objects.pods, &objects.address_groups);
+        let has_peer = peers
+            .iter()
+            .any(|pod| &*pod.labels == "app=web" && pod.node != "n1");
+        assert!(has_peer, "{objects:?}");
+        let selected = server.0.lock().unwrap().pod_selector.clone();
+        selected.as_deref() == Some(selector) && wanted(objects)
+    };
+    let found = timeout(LONG, receiver.wait_for(is_wanted)).await;
+    found
+        .unwrap_or_else(|_| panic!("no such objects, with Pods {selector}"))
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn complete_address_groups_replace_the_pods_of_other_nodes() {
+    let server = Server::default();
+    server.set(SLICES, Answer::Items(vec![group("10.9.0.2"), complete()]));
+    let mut receiver = start_with_pods(&server);
+    wait_pods(&server, &mut receiver, OWN_PODS, |objects| {
+        objects.address_groups.len() == 2
+    })
+    .await;
+    assert_eq!(
+        server.lists("pods"),
+        1,
+        "an agent that starts does not list the Pods of other Nodes"
+    );
+    server.set(SLICES, Answer::Items(vec![group("10.9.0.3"), complete()]));
+    wait_pods(&server, &mut receiver, OWN_PODS, |objects| {
+        objects
+            .address_groups
+            .iter()
+            .flat_map(|slice| &slice.groups)
+            .any(|group| group.ips == ["10.9.0.3"])
+    })
+    .await;
+}
+
+/// Half of the groups would let a rule that drops lack its peers.
+#[tokio::test(start_paused = true)]
+async fn pods_of_other_nodes_are_watched_until_the_address_groups_are_complete() {
+    let server = Server::default();
+    server.set(SLICES, Answer::Items(vec![group("10.9.0.9")]));
+    let mut receiver = start_with_pods(&server);
+    wait_pods(&server, &mut receiver, ALL_PODS, |objects| {
+        objects.pods.len() == 2 && objects.address_groups.is_empty()
+    })
+    .await;
+    server.set(SLICES, Answer::Items(vec![group("10.9.0.2"), complete()]));
+    wait_pods(&server, &mut receiver, OWN_PODS, |objects| {
+        objects.address_groups.len() == 2
+    })
+    .await;
+    // The controller withdraws the groups.
+    server.set(SLICES, Answer::Items(vec![group("10.9.0.2")]));
+    wait_pods(&server, &mut receiver, ALL_PODS, |objects| {
+        objects.pods.len() == 2 && objects.address_groups.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_cannot_read_address_groups_watches_all_pods() {
+    for answer in [Answer::Code(403), Answer::Code(NOT_FOUND)] {
+        let server = Server::default();
+        server.set(SLICES, answer);
+        let mut receiver = start_with_pods(&server);
+        wait_pods(&server, &mut receiver, ALL_PODS, |objects| {
+            objects.pods.len() == 2
+        })
+        .await;
+        server.set(SLICES, Answer::Items(vec![group("10.9.0.2"), complete()]));
+        wait_pods(&server, &mut receiver, OWN_PODS, |objects| {
+            objects.address_groups.len() == 2
+        })
+        .await;
+    }
 }

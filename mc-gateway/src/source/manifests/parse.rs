@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use mc_api::address_group_slice::AddressGroupSlice;
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::label_identity::LabelIdentity;
@@ -16,16 +17,18 @@ use mc_api::network_policy::{
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::NamespacedName;
+use mc_kube::pod::Pod;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Deserializer, Value};
 
+use crate::address_groups;
 use crate::identity_objects::{IdentityInfo, NamespaceInfo};
-use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, PodInfo, RemoteCluster};
+use crate::objects::{AddressGroups, GatewayInfo, NodeInfo, NodeKeyInfo, PodInfo, RemoteCluster};
 use crate::policy_objects::{self, Parsed, TierInfo};
 use crate::service_objects::{ServiceInfo, SliceInfo};
 use crate::source::convert;
-use crate::source::pod::{self, Pod};
+use crate::source::pod;
 
 /// An object of a supported kind, as large as a pointer and its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub enum Object {
     Slice(Box<SliceInfo>),
     /// ServiceExport.
     Export(Box<NamespacedName>),
+    /// `AddressGroupSlice`.
+    AddressGroups(Arc<AddressGroups>),
     /// `NodeKey`.
     NodeKey(Box<NodeKeyInfo>),
     /// `v1` Namespace.
@@ -71,6 +76,7 @@ impl Object {
             Self::Service(service) => ("Service", format!("{}/{}", service.namespace, service.name)),
             Self::Slice(slice) => ("EndpointSlice", format!("{}/{}", slice.namespace, slice.name)),
             Self::Export(name) => ("ServiceExport", name.to_string()),
+            Self::AddressGroups(slice) => ("AddressGroupSlice", slice.name.clone()),
             Self::NodeKey(key) => ("NodeKey", key.name.clone()),
             Self::Namespace(namespace) => ("Namespace", namespace.name.clone()),
             Self::Identity(identity) => ("LabelIdentity", identity.name.clone()),
@@ -224,7 +230,16 @@ impl ParsedFile {
             ("Service", "") => self.read("Service", number, value, document, |service: Service| {
                 Object::Service(Box::new(convert::service(&service)))
             }),
-            ("NodeKey", convert::NODE_KEY_GROUP) => {
+            ("AddressGroupSlice", convert::SUPERSET_GROUP) => {
+                self.read(
+                    "AddressGroupSlice",
+                    number,
+                    value,
+                    document,
+                    |slice: AddressGroupSlice| Object::AddressGroups(address_groups::convert(&slice)),
+                );
+            }
+            ("NodeKey", convert::SUPERSET_GROUP) => {
                 self.read("NodeKey", number, value, document, |key: NodeKey| {
                     Object::NodeKey(Box::new(convert::node_key(&key)))
                 });

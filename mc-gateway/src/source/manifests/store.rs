@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::parse::{ManifestError, Object, ObjectKey, ParsedFile, parse};
+use crate::address_groups;
 use crate::identity_objects::IdentityObjects;
 use crate::objects::Objects;
 use crate::service_objects::exported_services;
@@ -84,6 +85,7 @@ impl ManifestStore {
                 Object::Gateway(gateway) => objects.gateways.push(*gateway),
                 Object::Remote(remote) => objects.remotes.push(remote),
                 Object::Pod(pod) => objects.pods.push(pod),
+                Object::AddressGroups(slice) => objects.address_groups.push(slice),
                 Object::NodeKey(key) => objects.node_keys.push(*key),
                 Object::Namespace(namespace) => identities.namespaces.push(namespace),
                 Object::Identity(identity) => identities.identities.push(identity),
@@ -106,6 +108,10 @@ impl ManifestStore {
         objects.gateways.sort_by(|a, b| a.name.cmp(&b.name));
         objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));
         objects.pods.sort_by(|a, b| a.name.cmp(&b.name));
+        if !address_groups::are_complete(&objects.address_groups) {
+            objects.address_groups.clear();
+        }
+        objects.address_groups.sort_by(|a, b| a.name.cmp(&b.name));
         objects.node_keys.sort_by(|a, b| a.name.cmp(&b.name));
         identities.namespaces.sort_by(|a, b| a.name.cmp(&b.name));
         identities.identities.sort_by(|a, b| a.name.cmp(&b.name));

@@ -12,6 +12,7 @@ use k8s_openapi::api::{
 };
 use kube::{Resource, ResourceExt, core::ApiResource};
 use mc_api::{
+    address_group_slice::AddressGroupSlice,
     cluster_info::ClusterInfoImport,
     cluster_set::ClusterSet,
     gateway::Gateway,
@@ -41,6 +42,7 @@ pub enum ApiServer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the variants are named like the kinds")]
 pub enum Kind {
+    AddressGroupSlice,
     ClusterInfoImport,
     ClusterNetworkPolicy,
     ClusterSet,
@@ -163,6 +165,7 @@ macro_rules! writable_kinds {
 }
 
 writable_kinds!(
+    AddressGroupSlice,
     ClusterInfoImport,
     ClusterNetworkPolicy,
     ClusterSet,

@@ -5,6 +5,7 @@ pub(crate) mod fake;
 mod leader;
 mod member;
 mod membership;
+mod pod_addresses;
 mod status_times;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -17,6 +18,7 @@ pub use self::{
     leader::{LastHeartbeat, LeaderSnapshot},
     member::{LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState},
     membership::{DeregistrationState, Membership, leader_namespace},
+    pod_addresses::{PodAddresses, PodAttributes},
     status_times::StatusTimes,
 };
 

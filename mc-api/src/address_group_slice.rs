@@ -1,9 +1,9 @@
 //! `AddressGroupSlice`: the addresses of a cluster's Pods, by the attributes that peers of policies select. Superset:
 //! Antrea's controller serves its `AddressGroup`s from memory, `EndpointSlice`s are the model for the size.
 //!
-//! The member's controller writes the slices while agents of its cluster enforce every rule. An agent reads them instead
-//! of the Pods of other Nodes: a slice changes once for all Pods that start within a fraction of a second, a Pod changes
-//! four or five times while it starts, and has much more than its labels and addresses.
+//! The member's controller writes the slices while agents of its cluster enforce every rule. An agent reads them
+//! instead of the Pods of other Nodes: a slice changes once for all Pods that start within a fraction of a second, a
+//! Pod changes four or five times while it starts, and has much more than its labels and addresses.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub const MAX_ADDRESSES: usize = 100;
     namespaced,
     derive = "Default",
     derive = "PartialEq",
-    doc = "Addresses of Pods of the cluster, by the attributes that peers of policies select. Written by the controller.",
+    doc = "Addresses of Pods, by the attributes that peers of policies select. The controller writes them.",
     printcolumn = r#"{"name":"Revision","type":"integer","jsonPath":".spec.revision","description":"Of two slices with an address, the one with the higher revision counts"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]

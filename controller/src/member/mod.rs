@@ -3,6 +3,8 @@
 //! Pure: the plan of a snapshot that a plan was applied to is empty. An unreachable leader removes nothing: incomplete
 //! lists have no effect.
 
+pub mod address_groups;
+mod address_slices;
 pub mod cluster_info;
 pub mod connection_config;
 pub mod default_tiers;
@@ -66,6 +68,7 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     membership::plan(snapshot, set, &mut plan);
     default_tiers::plan(snapshot, &mut plan);
     policy_status::plan(snapshot, &mut plan);
+    address_groups::plan(snapshot, &mut plan);
     let Some(set) = set else {
         gateways::withdraw(snapshot, &mut plan);
         imports::withdraw(snapshot, &mut plan);

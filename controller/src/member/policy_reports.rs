@@ -56,6 +56,11 @@ pub(super) fn is_enforced(snapshot: &MemberSnapshot) -> bool {
     is_of(Enforcement::All) && !is_of(Enforcement::ClusterSetOnly)
 }
 
+/// Whether the agent of some Node enforces every rule.
+pub(super) fn enforces_any_node(snapshot: &MemberSnapshot) -> bool {
+    existing(snapshot).any(|(_, report)| report.spec.enforcement == Enforcement::All)
+}
+
 /// The reports of Nodes that exist: a report is of the Node of its name and of the UID of its owner.
 fn existing(snapshot: &MemberSnapshot) -> impl Iterator<Item = (&str, &NodePolicyStatus)> {
     let reports = snapshot.node_policy_statuses.objects();

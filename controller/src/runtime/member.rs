@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use ipnet::IpNet;
 use kube::{Api, Client};
 use mc_api::config::Config;
-use mc_kube::WatchContext;
+use mc_kube::{AbortOnDrop, WatchContext};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -21,13 +21,17 @@ use super::{
     issue_log::IssueLogger,
     leader_connection::{ClosedConnection, LeaderConnection},
     member_stores::{MemberStores, SecretWatch},
+    pod_addresses::PodAddressWatch,
     pod_labels::PodLabelWatch,
     schedule::{RESYNC_PERIOD, debounce, to_instant},
     service_cidr::{self, DiscoveryError},
 };
 use crate::{
     fence::Fence,
-    member::{self, connection_config, deregistration, membership, membership_record::MembershipRecord},
+    member::{
+        self, address_groups, connection_config, deregistration, membership,
+        membership_record::MembershipRecord,
+    },
     metrics::{Metrics, ObjectGauges, object_gauges::MemberGauges},
     plan::{ApiServer, Issue, ObjectRef, Plan},
     snapshot::{
@@ -56,6 +60,8 @@ struct Member {
     /// Connections that may belong to an ended membership.
     closed: Vec<ClosedConnection>,
     deregistrations: Deregistrations,
+    /// The watch of the addresses of Pods, while agents need them.
+    pod_addresses: Option<(PodAddressWatch, AbortOnDrop)>,
     status_times: StatusTimes,
     metrics: Arc<Metrics>,
 }
@@ -119,6 +125,7 @@ pub async fn run(
         let snapshot = member.snapshot();
         member.sync_connection(&snapshot).await;
         member.sync_deregistrations(&snapshot);
+        member.sync_pod_addresses(&snapshot);
         drop(snapshot);
         let local_ready = applier.cache_caught_up(|target| member.stores.cache_state(target));
         let leader_ready = match &mut member.connection {
@@ -188,6 +195,7 @@ impl Member {
             stores: MemberStores::watch(&context, &namespace, &config),
             context,
             deregistrations: Deregistrations::new(fence.clone(), changed),
+            pod_addresses: None,
             fence,
             env,
             namespace,
@@ -298,6 +306,15 @@ impl Member {
         }
     }
 
+    /// Watches the addresses of Pods while agents need them.
+    fn sync_pod_addresses(&mut self, snapshot: &MemberSnapshot) {
+        match (address_groups::are_needed(snapshot), &self.pod_addresses) {
+            (true, None) => self.pod_addresses = Some(PodAddressWatch::watch(&self.context)),
+            (false, Some(_)) => self.pod_addresses = None,
+            (true, Some(_)) | (false, None) => {}
+        }
+    }
+
     fn sync_secret(&mut self, name: Option<&str>) {
         if self.secret.as_ref().map(|s| s.name.as_str()) != name {
             self.secret = name.map(|name| SecretWatch::new(&self.context, &self.namespace, name));
@@ -358,6 +375,8 @@ impl Member {
             policies: stores.policies.optional(),
             network_policies: stores.network_policies.optional(),
             node_policy_statuses: stores.node_policy_statuses.optional(),
+            address_group_slices: stores.address_group_slices.optional(),
+            pod_addresses: self.pod_addresses.as_ref().and_then(|(pods, _)| pods.addresses()),
             tiers: stores.tiers.optional(),
             persistent_failures: BTreeMap::new(),
             status_times: self.status_times.clone(),

@@ -6,6 +6,7 @@ use k8s_openapi::api::{
 };
 use kube::runtime::watcher;
 use mc_api::{
+    address_group_slice::AddressGroupSlice,
     cluster_claim::ClusterClaim,
     cluster_info::ClusterInfoImport,
     cluster_set::ClusterSet,
@@ -48,6 +49,7 @@ pub(super) struct MemberStores {
     pub(super) policies: Store<ClusterNetworkPolicy>,
     pub(super) network_policies: Store<NetworkPolicy>,
     pub(super) node_policy_statuses: Store<NodePolicyStatus>,
+    pub(super) address_group_slices: Store<AddressGroupSlice>,
     pub(super) tiers: Store<Tier>,
     /// Only where label identities are exported.
     pub(super) pods: Option<PodLabelWatch>,
@@ -103,6 +105,7 @@ impl MemberStores {
             policies: watch_optional!(None),
             network_policies: watch_optional!(None),
             node_policy_statuses: watch_optional!(Some(namespace)),
+            address_group_slices: watch_optional!(Some(namespace)),
             tiers: watch_optional!(None),
             pods: config.stretched_network_policy.then(|| {
                 let (pods, task) = PodLabelWatch::watch(context, config.excluded_labels.clone());
@@ -120,7 +123,8 @@ impl MemberStores {
 
     /// The cache's state of an object.
     pub(super) fn cache_state(&self, target: &ObjectRef) -> Option<CacheState> {
-        let optional: [&dyn DynStore; 4] = [
+        let optional: [&dyn DynStore; 5] = [
+            &self.address_group_slices,
             &self.label_identities,
             &self.policies,
             &self.network_policies,

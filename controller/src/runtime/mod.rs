@@ -16,6 +16,7 @@ pub mod leader;
 pub mod leader_connection;
 pub mod member;
 mod member_stores;
+mod pod_addresses;
 mod pod_labels;
 mod schedule;
 pub mod service_cidr;

@@ -9,6 +9,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use mc_api::{
+    address_group_slice::AddressGroupSlice,
     cluster_claim::ClusterClaim,
     cluster_info::ClusterInfoImport,
     cluster_set::ClusterSet,
@@ -26,7 +27,7 @@ use mc_api::{
 };
 use mc_kube::{ObjectMap, OptionalKind};
 
-use super::{DeregistrationState, Membership, PodLabelCounts, StatusTimes};
+use super::{DeregistrationState, Membership, PodAddresses, PodLabelCounts, StatusTimes};
 use crate::plan::ObjectRef;
 
 /// The input of a member's plan; the local lists are complete.
@@ -76,6 +77,10 @@ pub struct MemberSnapshot {
     pub network_policies: OptionalKind<NetworkPolicy>,
     /// The agents' reports about policies.
     pub node_policy_statuses: OptionalKind<NodePolicyStatus>,
+    /// The addresses of Pods as the agents have them.
+    pub address_group_slices: OptionalKind<AddressGroupSlice>,
+    /// The addresses of all Pods, while agents enforce every rule and once the list is complete.
+    pub pod_addresses: Option<PodAddresses>,
     /// The Tiers that policies may refer to.
     pub tiers: OptionalKind<Tier>,
     /// Writes that failed more than once, with the error; in the leader cluster only rejected ones.

@@ -10,7 +10,7 @@ use crate::{
     invariants::{
         antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
     },
-    policies::{crd_antrea, statuses},
+    policies::{address_groups, crd_antrea, statuses},
     ports::format_ports,
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
     user_actions::is_malformed,
@@ -402,6 +402,8 @@ fn check_policies(cluster: &Cluster, report: &mut Differences) {
         let want = DEFAULT_TIERS.map(|(name, priority)| (name.to_owned(), json!(priority)));
         report.expect_eq("Tiers", &tiers, &want.into());
     }
+    let (have, want) = address_groups(cluster, is_enforced);
+    report.expect_eq("addresses of Pods", &have, &want);
 }
 
 fn check_non_member(cluster: &Cluster, report: &mut Differences) {

@@ -1,7 +1,8 @@
 //! Network policies of users, and the reports of simulated agents.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
+use mc_api::address_group_slice::COMPLETE_NAME;
 use mc_api::node_policy_status::{
     Enforcement, FieldReport, NodePolicyStatus, NodePolicyStatusSpec, PolicyReport, RuleReport,
     observed_policies,
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     invariants::{core, list, text},
     simulation::{Cluster, MEMBER_NAMESPACE, Simulation},
+    user_actions::pod_address,
 };
 
 /// Number of names of policies.
@@ -194,4 +196,42 @@ pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>)
         (name.to_owned(), have, want)
     };
     (!reporting.is_empty(), policies(cluster).map(of_policy).collect())
+}
+
+/// Labels; none if they are absent.
+fn labels(value: &Value) -> Value {
+    if value.is_null() { json!({}) } else { value.clone() }
+}
+
+/// The present and expected labels of each Pod's address in `AddressGroupSlice`s, with the mark that they are complete;
+/// none where no agent enforces policies.
+pub(crate) fn address_groups(
+    cluster: &Cluster,
+    is_enforced: bool,
+) -> (BTreeMap<String, Value>, BTreeMap<String, Value>) {
+    let mut have = BTreeMap::new();
+    let slices = ("mc-gateway.io".to_owned(), "addressgroupslices".to_owned());
+    for (key, slice) in cluster.store.all(&slices) {
+        let spec = &slice.value["spec"];
+        if spec["complete"] == true {
+            have.insert(key.1.clone(), Value::Null);
+        }
+        for group in list(&spec["groups"]) {
+            for addr in list(&group["addresses"]) {
+                let twice = have.insert(text(addr), json!([group["namespace"], labels(&group["labels"])]));
+                assert_eq!(twice, None, "{addr} in two groups");
+            }
+        }
+    }
+    let mut want = BTreeMap::new();
+    if is_enforced {
+        want.insert(COMPLETE_NAME.to_owned(), Value::Null);
+        for (key, pod) in cluster.store.all(&core("pods")) {
+            want.insert(
+                pod_address(&key.0, &key.1),
+                json!([key.0, labels(pod.meta("labels"))]),
+            );
+        }
+    }
+    (have, want)
 }

@@ -39,8 +39,9 @@ const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
 /// Convergence bound after the last fault: black-holed requests fail after 30 s, retries are at most 10 s apart,
 /// deregistration is retried every 30 s, a drain takes another 30 s, and counters of rules are written once a minute.
 const CONVERGENCE_BOUND: Duration = Duration::from_secs(150);
-/// Minimum wait after the last fault: black-holed requests still fail 30 s later.
-const MIN_SETTLE_TIME: Duration = Duration::from_secs(31);
+/// Minimum wait after the last fault: black-holed requests still fail 30 s later, and an Event that failed then is
+/// published 10 s after that.
+const MIN_SETTLE_TIME: Duration = Duration::from_secs(42);
 /// Period of the expected state before the quiet period begins: Events are published 5 s after their cause, and a burst
 /// of them takes a few seconds more (`runtime::events`).
 const REST_PERIOD: Duration = Duration::from_secs(12);

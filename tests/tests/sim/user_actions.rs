@@ -293,6 +293,8 @@ impl Simulation {
             namespace,
             &json!({
                 "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": labels },
+                "spec": { "nodeName": "n1" },
+                "status": { "phase": "Running", "podIPs": [{ "ip": pod_address(namespace, name) }] },
             }),
         );
     }
@@ -601,4 +603,14 @@ impl Simulation {
             self.clusters[server].needs_gc |= waiting;
         }
     }
+}
+
+/// The address of a Pod; Pods of one name in different Namespaces have different ones.
+pub(crate) fn pod_address(namespace: &str, name: &str) -> String {
+    let hash = namespace.bytes().chain([0]).chain(name.bytes());
+    let hash = hash.fold(0_u16, |hash, byte| {
+        hash.wrapping_mul(31).wrapping_add(byte.into())
+    });
+    let [high, low] = hash.to_be_bytes();
+    format!("10.99.{high}.{low}")
 }

@@ -1,5 +1,6 @@
 //! The member's plan on constructed snapshots.
 
+mod address_groups;
 mod collisions;
 mod drain;
 mod exports;
@@ -68,6 +69,8 @@ fn snapshot() -> MemberSnapshot {
         policies: OptionalKind::Absent,
         network_policies: OptionalKind::Absent,
         node_policy_statuses: OptionalKind::Absent,
+        address_group_slices: OptionalKind::Absent,
+        pod_addresses: None,
         tiers: OptionalKind::Absent,
         persistent_failures: BTreeMap::new(),
         status_times: StatusTimes::default(),
@@ -235,10 +238,8 @@ fn import_info(cluster: &str, service_cidr: &str, gateways: &[&str]) -> Resource
     }))
 }
 
-fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
-    let plan = plan(snapshot);
-    snapshot.status_times.record(&plan.writes, snapshot.now);
-    for action in &plan.writes {
+fn apply_writes(snapshot: &mut MemberSnapshot, writes: &[Write]) {
+    for action in writes {
         match action.target.side {
             ApiServer::Local => {
                 apply_write(&mut snapshot.cluster_sets, action);
@@ -258,6 +259,9 @@ fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
                 if let OptionalKind::Present(objects) = &mut snapshot.network_policies {
                     apply_write(objects, action);
                 }
+                if let OptionalKind::Present(objects) = &mut snapshot.address_group_slices {
+                    apply_write(objects, action);
+                }
                 if let OptionalKind::Present(objects) = &mut snapshot.tiers {
                     apply_write(objects, action);
                 }
@@ -268,6 +272,12 @@ fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
             }
         }
     }
+}
+
+fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
+    let plan = plan(snapshot);
+    snapshot.status_times.record(&plan.writes, snapshot.now);
+    apply_writes(snapshot, &plan.writes);
     plan.writes
 }
 

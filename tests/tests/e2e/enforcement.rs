@@ -1,6 +1,9 @@
 //! Network policies of the user guide, enforced on packets from another cluster and of the own one.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
@@ -24,6 +27,7 @@ const CRDS: &str = include_str!("../../../deploy/mc-gateway-policy-crds.yml");
 
 const CLUSTER_POLICY: &str = "clusternetworkpolicies.crd.antrea.io";
 const POLICY: &str = "networkpolicies.crd.antrea.io";
+const ADDRESS_GROUP_SLICES: &str = "addressgroupslices";
 
 /// "Ingress Rule" of the user guide, the first example.
 const DROP_TENANTS: &str = "apiVersion: crd.antrea.io/v1beta1
@@ -292,6 +296,56 @@ fn check_clients() {
     );
 }
 
+/// The controller publishes the addresses of all Pods, and the agents watch these instead of the Pods of other Nodes.
+fn check_address_groups() {
+    let addresses = |values: Vec<Value>, path: &str| -> BTreeSet<String> {
+        let lists = values
+            .iter()
+            .filter_map(|value| value.pointer(path)?.as_array().cloned());
+        let texts = lists.flatten().filter_map(|value| match value {
+            Value::String(text) => Some(text),
+            other => other["ip"].as_str().map(str::to_owned),
+        });
+        texts.collect()
+    };
+    WEST.wait_for("the addresses of all Pods", SHORT_TIMEOUT, || {
+        let slices = WEST.list("kube-system", ADDRESS_GROUP_SLICES, "");
+        let is_complete = slices.iter().any(|slice| slice["spec"]["complete"] == true);
+        let groups = slices
+            .iter()
+            .filter_map(|slice| slice["spec"]["groups"].as_array());
+        let published = addresses(groups.flatten().cloned().collect(), "/addresses");
+        let mut pods = WEST.list("", "pods", "");
+        pods.retain(|pod| {
+            let ended = ["Succeeded", "Failed"]
+                .map(Value::from)
+                .contains(&pod["status"]["phase"]);
+            pod["spec"]["hostNetwork"] != true && !ended
+        });
+        let wanted = addresses(pods, "/status/podIPs");
+        if is_complete && published == wanted && !wanted.is_empty() {
+            Ok(())
+        } else {
+            Err(format!(
+                "complete: {is_complete}, {published:?}, wanted {wanted:?}"
+            ))
+        }
+    });
+    WEST.wait_for("agents with the Pods of their Nodes", SHORT_TIMEOUT, || {
+        let agents = ["logs", "-n", "kube-system", "-l", "app=mc-gateway", "--tail=-1"];
+        let log = WEST.try_kubectl(&agents)?;
+        let scopes: Vec<_> = log
+            .lines()
+            .filter(|line| line.contains("watching Pods"))
+            .collect();
+        if scopes.iter().filter(|line| line.contains("Node")).count() >= 2 {
+            Ok(())
+        } else {
+            Err(format!("{scopes:?}"))
+        }
+    });
+}
+
 #[test]
 fn policies_of_the_user_guide_are_enforced() {
     let result = std::panic::catch_unwind(|| {
@@ -306,6 +360,7 @@ fn policies_of_the_user_guide_are_enforced() {
                 Err(format!("{tiers} Tiers"))
             }
         });
+        check_address_groups();
         check_tenants();
         check_clients();
         check_unsupported_field();
@@ -326,6 +381,16 @@ fn policies_of_the_user_guide_are_enforced() {
         (WEST, "west-n2"),
     ] {
         member.wait_gone("kube-system", "nodepolicystatuses", node, SHORT_TIMEOUT);
+    }
+    for member in [EAST, WEST] {
+        member.wait_for("no AddressGroupSlices", SHORT_TIMEOUT, || {
+            let slices = member.list("kube-system", ADDRESS_GROUP_SLICES, "");
+            if slices.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{slices:?}"))
+            }
+        });
     }
     for plural in [
         "clusternetworkpolicies",

@@ -1,5 +1,5 @@
-//! The distribution of the Pods' addresses over slices: few writes for a change, and no address that is nowhere while
-//! it moves.
+//! The distribution of the Pods' addresses over slices: few writes for a change, and an address that moves is in one of
+//! them at any time.
 //!
 //! An address stays in its slice while its Pod runs, also when the Pod's labels change: the change is one write. Where
 //! it has to move, the old slice keeps it until the new one is in the cache, and the new one has a higher revision.

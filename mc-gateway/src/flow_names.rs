@@ -84,9 +84,7 @@ impl FlowNames {
         if let Some(pod) = pods.next() {
             return pods.next().is_none().then_some(pod);
         }
-        let slices = self.objects.address_groups.iter();
-        let groups = slices.filter_map(|slice| Some((slice.revision, slice.groups.iter().find(has_addr)?)));
-        let (_, group) = groups.max_by_key(|(revision, _)| *revision)?;
+        let group = self.objects.address_groups.iter().find(has_addr)?;
         Some(group)
     }
 }
@@ -95,7 +93,6 @@ impl FlowNames {
 mod tests {
     use super::*;
     use crate::identity_objects::{IdentityInfo, IdentityObjects};
-    use crate::objects::AddressGroups;
 
     fn addr(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -229,32 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_address_group_names_an_address_without_a_pod() {
-        let group = |revision, labels: &str, ip: &str| {
-            let group = PodInfo {
-                name: "shop/".to_owned(),
+    fn an_address_group_names_an_address_without_a_pod() {
+        let pod = |name: &str, labels: &str, ip: &str| {
+            Arc::new(PodInfo {
+                name: name.to_owned(),
                 labels: labels.into(),
                 ips: vec![ip.to_owned()],
                 ..PodInfo::default()
-            };
-            Arc::new(AddressGroups {
-                revision,
-                groups: vec![Arc::new(group)],
-                ..AddressGroups::default()
             })
-        };
-        let own = PodInfo {
-            name: "shop/web".to_owned(),
-            ips: vec!["10.9.0.1".to_owned()],
-            ..PodInfo::default()
         };
         let mut names = names(&[]);
         names.objects = Arc::new(Objects {
-            pods: vec![Arc::new(own)],
+            pods: vec![pod("shop/web", "", "10.9.0.1")],
             address_groups: vec![
-                group(2, "app=new", "10.9.0.2"),
-                group(1, "app=old", "10.9.0.2"),
-                group(3, "app=db", "10.9.0.1"),
+                pod("shop/", "app=new", "10.9.0.2"),
+                pod("shop/", "app=db", "10.9.0.1"),
             ],
             ..Objects::default()
         });

@@ -4,7 +4,6 @@
 //! ([`resolved`]) → ordered changes ([`plan`]) → execution ([`apply`]). Everything from `desired` to `plan` is pure;
 //! [`agent`] is the loop.
 
-pub mod address_groups;
 pub mod agent;
 pub mod aggregation;
 pub mod apply;

@@ -107,20 +107,6 @@ pub struct PodInfo {
     pub ports: Vec<NamedPort>,
 }
 
-/// An `AddressGroupSlice`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AddressGroups {
-    /// `metadata.name`.
-    pub name: String,
-    /// `spec.revision`: of two slices with an address, the higher one counts.
-    pub revision: i64,
-    /// `spec.complete`: the slices together have every Pod.
-    pub complete: bool,
-    /// Each group as one Pod without name and Node that has the addresses of all its Pods; shared, because there may be
-    /// many.
-    pub groups: Vec<Arc<PodInfo>>,
-}
-
 /// A named port of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedPort {
@@ -143,8 +129,9 @@ pub struct Objects {
     pub remotes: Vec<Arc<RemoteCluster>>,
     /// The Pods relevant to this node; shared, because there may be many.
     pub pods: Vec<Arc<PodInfo>>,
-    /// The addresses of Pods that are not among `pods`, as peers of rules; none where `pods` has all.
-    pub address_groups: Vec<Arc<AddressGroups>>,
+    /// The addresses that no Pod of `pods` has, as peers of rules; none where `pods` has all. Each group is a Pod
+    /// without Node and with a name that ends after the Namespace and `/`.
+    pub address_groups: Vec<Arc<PodInfo>>,
     /// Exported Services, by namespace and name; none while unknown.
     pub services: Option<Vec<ExportedService>>,
     /// Public keys of Nodes.

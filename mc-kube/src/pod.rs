@@ -6,6 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, core::NamespaceResourceScope};
 use serde::{Deserialize, Serialize};
 
+/// The field selector of Pods that have not ended.
+pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
 /// A `v1` Pod without unused fields: they are skipped while a list is decoded.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use mc_api::{
     address_group_slice::{AddressGroupSlice, AddressGroupSliceSpec, COMPLETE_NAME},
-    names,
+    node_policy_status::Enforcement,
 };
 
 use super::{
     address_slices::{SliceChange, changes},
-    policy_reports::enforces_any_node,
+    policy_reports::is_reported,
+    set_managed,
 };
 use crate::{
     plan::{ApiServer, Plan},
@@ -23,7 +24,8 @@ use crate::{
 /// Whether agents read the addresses of Pods.
 #[must_use]
 pub fn are_needed(snapshot: &MemberSnapshot) -> bool {
-    matches!(snapshot.address_group_slices, OptionalKind::Present(_)) && enforces_any_node(snapshot)
+    matches!(snapshot.address_group_slices, OptionalKind::Present(_))
+        && is_reported(snapshot, Enforcement::All)
 }
 
 /// Writes the addresses of all Pods while agents enforce every rule. A controller that has not listed the Pods yet
@@ -82,9 +84,6 @@ pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
 fn object(snapshot: &MemberSnapshot, name: &str, spec: AddressGroupSliceSpec) -> AddressGroupSlice {
     let mut slice = AddressGroupSlice::new(name, spec);
     slice.metadata.namespace = Some(snapshot.namespace.clone());
-    slice.labels_mut().insert(
-        names::LABEL_APP_MANAGED_BY.to_owned(),
-        names::MANAGED_BY.to_owned(),
-    );
+    set_managed(&mut slice);
     slice
 }

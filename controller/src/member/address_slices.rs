@@ -5,6 +5,7 @@
 //! it has to move, the old slice keeps it until the new one is in the cache, and the new one has a higher revision.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
@@ -33,8 +34,9 @@ pub(super) enum SliceChange {
 #[derive(Debug, Default)]
 struct Content {
     addresses: BTreeMap<IpAddr, Arc<PodAttributes>>,
-    /// Number of addresses by attributes.
-    attributes: BTreeMap<Arc<PodAttributes>, usize>,
+    /// The attributes of all addresses.
+    attributes: BTreeSet<Arc<PodAttributes>>,
+    /// As JSON, about, in bytes.
     size: usize,
 }
 
@@ -44,20 +46,15 @@ pub(super) fn changes(
     slices: &BTreeMap<&str, &AddressGroupSliceSpec>,
     pods: &PodAddresses,
 ) -> Vec<SliceChange> {
-    let old: BTreeMap<&str, Content> = slices
-        .iter()
-        .map(|(name, spec)| (*name, Content::parse(spec)))
-        .collect();
     let mut new: BTreeMap<String, Content> = BTreeMap::new();
     // Of several slices the one with the highest revision counts, as for the agents.
-    let mut by_revision: Vec<_> = slices.iter().map(|(name, spec)| (spec.revision, *name)).collect();
-    by_revision.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    let mut by_revision: Vec<_> = slices.iter().collect();
+    by_revision.sort_by_key(|(name, spec)| (Reverse(spec.revision), *name));
     let mut placed: BTreeSet<IpAddr> = BTreeSet::new();
-    let mut moving: Vec<(&str, IpAddr, &Arc<PodAttributes>)> = Vec::new();
-    for (_, name) in by_revision {
-        let (Some(old), content) = (old.get(name), new.entry(name.to_owned()).or_default()) else {
-            continue;
-        };
+    let mut moving: Vec<(&str, IpAddr, Arc<PodAttributes>)> = Vec::new();
+    for (name, spec) in by_revision {
+        let old = Content::parse(spec);
+        let content = new.entry((*name).to_owned()).or_default();
         let wanted = |addr: &IpAddr| Some((*addr, pods.get(addr)?));
         let held: Vec<_> = old.addresses.keys().filter_map(wanted).collect();
         let (same, changed): (Vec<_>, Vec<_>) = held
@@ -76,7 +73,7 @@ pub(super) fn changes(
                 placed.insert(addr);
                 content.insert(addr, attributes);
             } else if let Some(attributes) = old.addresses.get(&addr) {
-                moving.push((name, addr, attributes));
+                moving.push((name, addr, attributes.clone()));
             }
         }
     }
@@ -84,7 +81,7 @@ pub(super) fn changes(
     let losing: BTreeSet<&str> = moving.iter().map(|(name, ..)| *name).collect();
     for (name, addr, attributes) in moving {
         if let Some(content) = new.get_mut(name) {
-            content.insert(addr, attributes);
+            content.insert(addr, &attributes);
         }
     }
     let revision = slices
@@ -114,7 +111,8 @@ pub(super) fn changes(
     changed.collect()
 }
 
-/// Places the addresses that no slice has: with their like, else in the fullest slice with room, else in a new one.
+/// Places the addresses that no slice has: in a slice with equal attributes, else in the fullest slice with room, else
+/// in a new one.
 fn place(pods: &PodAddresses, placed: &BTreeSet<IpAddr>, slices: &mut BTreeMap<String, Content>) {
     let mut waiting: BTreeMap<&Arc<PodAttributes>, Vec<IpAddr>> = BTreeMap::new();
     for (addr, attributes) in pods.iter().filter(|(addr, _)| !placed.contains(addr)) {
@@ -124,11 +122,12 @@ fn place(pods: &PodAddresses, placed: &BTreeSet<IpAddr>, slices: &mut BTreeMap<S
     for (attributes, addresses) in waiting {
         let mut addresses = addresses.into_iter().peekable();
         while addresses.peek().is_some() {
-            let like = |content: &Content| content.attributes.contains_key(attributes);
             let best = slices
                 .iter()
                 .filter(|(_, content)| content.has_room(attributes))
-                .max_by_key(|(_, content)| (like(content), content.addresses.len()));
+                .max_by_key(|(_, content)| {
+                    (content.attributes.contains(attributes), content.addresses.len())
+                });
             let name = best.map_or_else(|| free_name(slices, &mut number), |(name, _)| name.clone());
             let content = slices.entry(name).or_default();
             for addr in addresses.by_ref() {
@@ -174,13 +173,13 @@ impl Content {
 
     fn insert(&mut self, addr: IpAddr, attributes: &Arc<PodAttributes>) {
         self.size = self.size_with(attributes);
-        *self.attributes.entry(attributes.clone()).or_default() += 1;
+        self.attributes.insert(attributes.clone());
         self.addresses.insert(addr, attributes.clone());
     }
 
     /// The size with one more address.
     fn size_with(&self, attributes: &Arc<PodAttributes>) -> usize {
-        let group = if self.attributes.contains_key(attributes) {
+        let group = if self.attributes.contains(attributes) {
             0
         } else {
             attributes.size()

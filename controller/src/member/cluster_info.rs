@@ -17,6 +17,7 @@ use super::{
     ActiveMembership, is_managed,
     pod_cidrs::pod_cidrs,
     resource_exports::{apply_export, existing_export},
+    set_managed,
 };
 use crate::{
     plan::{ApiServer, Plan},
@@ -111,10 +112,7 @@ pub fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan
         }
         let mut new = ClusterInfoImport::new(&import.name_any(), (**info).clone());
         new.metadata.namespace = Some(snapshot.namespace.clone());
-        new.labels_mut().insert(
-            names::LABEL_APP_MANAGED_BY.to_owned(),
-            names::MANAGED_BY.to_owned(),
-        );
+        set_managed(&mut new);
         desired.push(new);
     }
     report_invalid(snapshot, &desired, plan);

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::{
     ActiveMembership, is_managed, policy_selectors::PeerSelectors, resource_exports::existing_export,
+    set_managed,
 };
 use crate::{
     plan::{ApiServer, Plan},
@@ -292,10 +293,7 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
             ),
             _ => {
                 let mut new = LabelIdentity::new(name, spec.clone());
-                new.labels_mut().insert(
-                    names::LABEL_APP_MANAGED_BY.to_owned(),
-                    names::MANAGED_BY.to_owned(),
-                );
+                set_managed(&mut new);
                 plan.apply(ApiServer::Local, &new);
             }
         }

@@ -112,5 +112,13 @@ fn is_managed<K: ResourceExt>(object: &K) -> bool {
     manager.is_some_and(|manager| manager == names::MANAGED_BY)
 }
 
+/// Labels an object as written by this controller.
+fn set_managed<K: ResourceExt>(object: &mut K) {
+    object.labels_mut().insert(
+        names::LABEL_APP_MANAGED_BY.to_owned(),
+        names::MANAGED_BY.to_owned(),
+    );
+}
+
 #[cfg(test)]
 mod tests;

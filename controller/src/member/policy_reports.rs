@@ -52,13 +52,12 @@ pub(super) struct GenerationReports<'a> {
 /// Whether the agents enforce every rule, and so Antrea none: some Node reports that, and no Node leaves rules to
 /// Antrea. Nodes of a cluster with Antrea report that they enforce every rule until Antrea's agent runs on them.
 pub(super) fn is_enforced(snapshot: &MemberSnapshot) -> bool {
-    let is_of = |wanted| existing(snapshot).any(|(_, report)| report.spec.enforcement == wanted);
-    is_of(Enforcement::All) && !is_of(Enforcement::ClusterSetOnly)
+    is_reported(snapshot, Enforcement::All) && !is_reported(snapshot, Enforcement::ClusterSetOnly)
 }
 
-/// Whether the agent of some Node enforces every rule.
-pub(super) fn enforces_any_node(snapshot: &MemberSnapshot) -> bool {
-    existing(snapshot).any(|(_, report)| report.spec.enforcement == Enforcement::All)
+/// Whether the agent of some Node has this enforcement.
+pub(super) fn is_reported(snapshot: &MemberSnapshot, enforcement: Enforcement) -> bool {
+    existing(snapshot).any(|(_, report)| report.spec.enforcement == enforcement)
 }
 
 /// The reports of Nodes that exist: a report is of the Node of its name and of the UID of its owner.

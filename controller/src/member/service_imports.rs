@@ -18,7 +18,7 @@ use serde_json::json;
 use super::{
     import_failure::{IMPORT_FAILED, report_failure},
     imported_endpoints::EndpointsByCluster,
-    is_managed,
+    is_managed, set_managed,
 };
 use crate::{
     plan::{ApiServer, Plan},
@@ -73,10 +73,7 @@ pub(super) fn apply_service_import(
             .annotations_mut()
             .insert(names::ANNOTATION_EXPORTED_KEYS.to_owned(), keys.join(","));
     }
-    import.labels_mut().insert(
-        names::LABEL_APP_MANAGED_BY.to_owned(),
-        names::MANAGED_BY.to_owned(),
-    );
+    set_managed(&mut import);
     if old.is_none_or(|o| !is_up_to_date(o, &import)) {
         plan.apply(ApiServer::Local, &import);
     }

@@ -15,7 +15,7 @@ use kube::{
 use mc_api::address_group_slice::AddressGroupPort;
 use mc_kube::{
     AbortOnDrop, NamespacedName, WatchContext, error_chain, is_expired, jitter_seed,
-    pod::{Pod, Port},
+    pod::{NOT_ENDED, Pod, Port},
     watch,
 };
 use tokio::time::Instant;
@@ -66,7 +66,7 @@ impl PodAddressWatch {
 
     async fn run(&self, context: &WatchContext) {
         let api: Api<Pod> = Api::all(context.client.clone());
-        let config = watcher::Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+        let config = watcher::Config::default().fields(NOT_ENDED);
         let seed = jitter_seed([context.client_name.as_str(), "PodAddresses"]);
         let mut events = std::pin::pin!(watch(api, config, seed));
         let mut pods = Pods::default();
@@ -75,7 +75,7 @@ impl PodAddressWatch {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                () = sleep_until(due) => {
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     due = None;
                     if self.publish(&pods) {
                         context.changed.notify_one();
@@ -115,14 +115,6 @@ impl PodAddressWatch {
 
     fn lock(&self) -> MutexGuard<'_, Option<PodAddresses>> {
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Sleeps until `due`; forever without one.
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

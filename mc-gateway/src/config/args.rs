@@ -127,6 +127,17 @@ pub enum PolicyEnforcement {
     Auto,
 }
 
+impl PolicyEnforcement {
+    /// Whether all rules are enforced, now or once Antrea is absent.
+    #[must_use]
+    pub fn may_be_all(self) -> bool {
+        match self {
+            Self::All | Self::Auto => true,
+            Self::Off | Self::ClusterSetOnly => false,
+        }
+    }
+}
+
 /// Encapsulation between nodes: the same on every node of the ClusterSet.
 #[derive(Clone, Debug, Args)]
 pub struct TunnelArgs {

@@ -19,7 +19,6 @@ use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 use super::LocalNode;
 use super::node_policies::NodePolicies;
 use super::rule_names::{RuleName, rule_ids, rule_names};
-use crate::address_groups;
 use crate::cidr::{abi_prefix_len, parse_address, parse_prefix, to_abi_addr};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::ids::cluster_id;
@@ -75,7 +74,12 @@ impl PolicyCache {
         let on_node = |pod: &&Arc<PodInfo>| pod.node == me.node_name && !pod.ips.is_empty();
         let pods: Vec<_> = objects.pods.iter().filter(on_node).cloned().collect();
         let cluster_pods = match mode {
-            Mode::All => address_groups::peers(&objects.pods, &objects.address_groups),
+            Mode::All => objects
+                .pods
+                .iter()
+                .chain(&objects.address_groups)
+                .cloned()
+                .collect(),
             Mode::ClusterSetOnly => Vec::new(),
         };
         let remotes = objects.remotes.iter();

@@ -27,7 +27,7 @@ pub const MCS_GROUP: &str = names::MCS_GROUP;
 pub const DISCOVERY_GROUP: &str = "discovery.k8s.io";
 
 /// API group of `NodeKey`s and `AddressGroupSlice`s.
-pub const SUPERSET_GROUP: &str = "mc-gateway.io";
+pub const MC_GATEWAY_GROUP: &str = "mc-gateway.io";
 
 /// Annotations of a Node with an address of its own in the Pod network: Calico's for its tunnel devices, and those for
 /// other CNIs with Pod addresses outside `spec.podCIDRs`.

@@ -3,6 +3,7 @@
 //! *Guarantees* of every source: nothing is published before everything was read once; unreadable or invalid input is
 //! reported and keeps its last valid state; missing answers never delete objects.
 
+pub mod address_groups;
 pub mod convert;
 mod enforcement;
 pub mod kubernetes;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mc_api::label_identity::{LabelKeyFilter, join_labels};
 use mc_gateway_common::packet::ip;
-use mc_kube::pod::{Pod, Port};
+use mc_kube::pod::Pod;
 
 use crate::cidr::parse_prefix;
 use crate::config::PodLookup;
@@ -26,22 +26,25 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
         ips,
         labels: join_labels(pod.labels(), &LabelKeyFilter::default()).into(),
         service_account: pod.service_account().into(),
-        ports: pod.ports().filter_map(named).collect(),
+        ports: pod
+            .ports()
+            .filter_map(|port| named_port(&port.name, port.protocol(), port.number))
+            .collect(),
     })
 }
 
 /// The port, if it has a name and a known protocol.
-fn named(port: &Port) -> Option<NamedPort> {
-    let protocol = match port.protocol() {
+pub(super) fn named_port(name: &str, protocol: &str, number: u16) -> Option<NamedPort> {
+    let protocol = match protocol {
         "TCP" => ip::TCP,
         "UDP" => ip::UDP,
         "SCTP" => ip::SCTP,
         _ => return None,
     };
-    (!port.name.is_empty()).then(|| NamedPort {
-        name: port.name.clone(),
+    (!name.is_empty()).then(|| NamedPort {
+        name: name.to_owned(),
         protocol,
-        number: port.number,
+        number,
     })
 }
 

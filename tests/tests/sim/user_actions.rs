@@ -605,7 +605,7 @@ impl Simulation {
     }
 }
 
-/// The address of a Pod; Pods of one name in different Namespaces have different ones.
+/// The address of a Pod, a hash of its Namespace and name.
 pub(crate) fn pod_address(namespace: &str, name: &str) -> String {
     let hash = namespace.bytes().chain([0]).chain(name.bytes());
     let hash = hash.fold(0_u16, |hash, byte| {

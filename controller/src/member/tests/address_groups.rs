@@ -2,7 +2,7 @@
 
 use mc_api::{
     address_group_slice::COMPLETE_NAME,
-    node_policy_status::{Enforcement, NodePolicyStatus, NodePolicyStatusSpec},
+    node_policy_status::{Enforcement, NodePolicyStatusSpec},
 };
 
 use super::*;
@@ -29,12 +29,7 @@ fn report(snapshot: &mut MemberSnapshot, enforcement: Enforcement) {
         enforcement,
         ..NodePolicyStatusSpec::default()
     };
-    let mut report = NodePolicyStatus::of_node("a", "uid-a", spec);
-    report.metadata.namespace = Some(NS.to_owned());
-    let OptionalKind::Present(reports) = &mut snapshot.node_policy_statuses else {
-        panic!("the kind is not served")
-    };
-    insert(reports, report);
+    insert_report(snapshot, "a", spec);
 }
 
 /// Each Pod has an address of each family.

@@ -25,9 +25,15 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 use mc_api::{
-    cluster_set::ClusterSet, condition::Condition, config::Config,
-    member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
-    resource_import::ResourceImport, service_export::ServiceExport,
+    cluster_set::ClusterSet,
+    condition::Condition,
+    config::Config,
+    member_cluster_announce::MemberClusterAnnounce,
+    names,
+    node_policy_status::{NodePolicyStatus, NodePolicyStatusSpec},
+    resource_export::ResourceExport,
+    resource_import::ResourceImport,
+    service_export::ServiceExport,
 };
 use serde_json::{Value, json};
 
@@ -236,6 +242,21 @@ fn import_info(cluster: &str, service_cidr: &str, gateways: &[&str]) -> Resource
         "spec": { "kind": "ClusterInfo", "namespace": LEADER_NS, "name": names::cluster_info(cluster),
             "clusterinfo": { "clusterID": cluster, "serviceCIDR": service_cidr, "gatewayInfos": gateways } },
     }))
+}
+
+/// The objects of a kind that is served.
+fn present<K>(kind: &mut OptionalKind<K>) -> &mut ObjectMap<K> {
+    match kind {
+        OptionalKind::Present(objects) => objects,
+        _ => panic!("the kind is not served"),
+    }
+}
+
+/// Inserts the report of a Node's agent about policies.
+fn insert_report(snapshot: &mut MemberSnapshot, node: &str, spec: NodePolicyStatusSpec) {
+    let mut report = NodePolicyStatus::of_node(node, &format!("uid-{node}"), spec);
+    report.metadata.namespace = Some(NS.to_owned());
+    insert(present(&mut snapshot.node_policy_statuses), report);
 }
 
 fn apply_writes(snapshot: &mut MemberSnapshot, writes: &[Write]) {

@@ -5,8 +5,8 @@ use mc_api::{
         ClusterNetworkPolicy, DEFAULT_TIERS, NetworkPolicy, NetworkPolicyStatus, PolicyKind as _, Tier,
     },
     node_policy_status::{
-        Enforcement, FieldReport, MAX_ALL_RULES, MAX_COUNT, MAX_RULE_NAME, NodePolicyStatus,
-        NodePolicyStatusSpec, PolicyReport, RuleReport, observed_policies,
+        Enforcement, FieldReport, MAX_ALL_RULES, MAX_COUNT, MAX_RULE_NAME, NodePolicyStatusSpec,
+        PolicyReport, RuleReport, observed_policies,
     },
 };
 use proptest::prelude::*;
@@ -27,13 +27,6 @@ fn enforcing() -> MemberSnapshot {
     }
     settle(&mut snapshot);
     snapshot
-}
-
-fn present<K>(kind: &mut OptionalKind<K>) -> &mut ObjectMap<K> {
-    match kind {
-        OptionalKind::Present(objects) => objects,
-        _ => panic!("the kind is not served"),
-    }
 }
 
 fn add_policy(snapshot: &mut MemberSnapshot, name: &str, generation: i64, spec: &Value) {
@@ -98,12 +91,6 @@ fn report(snapshot: &mut MemberSnapshot, node: &str, policies: Vec<PolicyReport>
         node,
         NodePolicyStatusSpec::bounded(Enforcement::All, observed, policies),
     );
-}
-
-fn insert_report(snapshot: &mut MemberSnapshot, node: &str, spec: NodePolicyStatusSpec) {
-    let mut report = NodePolicyStatus::of_node(node, &format!("uid-{node}"), spec);
-    report.metadata.namespace = Some(NS.to_owned());
-    insert(present(&mut snapshot.node_policy_statuses), report);
 }
 
 fn spec() -> Value {

@@ -9,10 +9,11 @@ use mc_kube::NamespacedName;
 
 use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
-use crate::objects::{AddressGroups, GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
+use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
 use crate::policy::Mode;
 use crate::policy_objects::{Parsed, PolicyObjects, ServicesNeeded, TierInfo, services_needed};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
+use crate::source::address_groups::{AddressGroups, further_groups};
 use crate::source::enforcement::mode;
 
 /// An event of one of the watched kinds.
@@ -269,10 +270,7 @@ impl ObjectCache {
 
     /// Whether Pods of other Nodes keep their labels, for policies: also with `auto`, whose mode may change.
     fn keeps_labels(&self) -> bool {
-        match self.enforcement {
-            PolicyEnforcement::All | PolicyEnforcement::Auto => true,
-            PolicyEnforcement::Off | PolicyEnforcement::ClusterSetOnly => false,
-        }
+        self.enforcement.may_be_all()
     }
 
     /// Whether rules for egress are enforced.
@@ -368,7 +366,7 @@ impl ObjectCache {
             remotes: self.remotes.list(),
             pods: self.pods.list(),
             address_groups: if self.uses_address_groups {
-                self.address_groups.list()
+                further_groups(self.pods.current.values(), self.address_groups.current.values())
             } else {
                 Vec::new()
             },

@@ -34,10 +34,10 @@ use tokio::sync::watch as state_channel;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{Receiver, SourceError, convert};
+use super::{Receiver, SourceError, address_groups, convert};
 use crate::config::{Config, PolicyEnforcement};
 use crate::objects::Objects;
-use crate::{address_groups, policy_objects};
+use crate::policy_objects;
 use absent_kinds::AbsentKinds;
 use cache::{ObjectCache, ObjectEvent};
 use pod_watch::PodWatch;
@@ -166,10 +166,7 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
     if enforced {
         streams.extend(policy_watches(&client, node, &absent));
     }
-    if matches!(
-        config.policy_enforcement,
-        PolicyEnforcement::All | PolicyEnforcement::Auto
-    ) {
+    if config.policy_enforcement.may_be_all() {
         streams.push(address_group_watch(&client, namespace, node));
     }
     if config.policy_enforcement == PolicyEnforcement::Auto {
@@ -195,7 +192,7 @@ fn address_group_watch(client: &Client, namespace: &str, node: &str) -> BoxStrea
         Api::<AddressGroupSlice>::namespaced(client.clone(), namespace),
         watcher::Config::default(),
         node,
-        &Arc::new(AbsentKinds::new(client.clone(), convert::SUPERSET_GROUP, node)),
+        &Arc::new(AbsentKinds::new(client.clone(), convert::MC_GATEWAY_GROUP, node)),
         address_groups::convert,
         ObjectEvent::AddressGroups,
     )

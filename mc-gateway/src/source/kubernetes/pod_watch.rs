@@ -4,14 +4,14 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use kube::Api;
 use kube::runtime::watcher;
-use mc_kube::pod::Pod;
+use mc_kube::pod::{NOT_ENDED, Pod};
 use tracing::info;
 
 use super::cache::{ObjectCache, ObjectEvent};
 use super::watch::{WatchEvent, watch};
-use crate::address_groups;
 use crate::config::{Config, PodLookup};
 use crate::policy::Mode;
+use crate::source::address_groups;
 use crate::source::pod::{self, PodScope};
 
 /// The current watch of Pods.
@@ -93,7 +93,7 @@ impl PodWatch {
             PodScope::None => return self.events = stream::pending().boxed(),
             PodScope::Node => format!("spec.nodeName={}", self.node),
             // The init containers of a pending Pod have its address.
-            PodScope::Cluster => "status.phase!=Succeeded,status.phase!=Failed".to_owned(),
+            PodScope::Cluster => NOT_ENDED.to_owned(),
         };
         let config = watcher::Config::default().fields(&selector);
         self.events = watch(

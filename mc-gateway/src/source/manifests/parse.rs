@@ -22,11 +22,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Deserializer, Value};
 
-use crate::address_groups;
 use crate::identity_objects::{IdentityInfo, NamespaceInfo};
-use crate::objects::{AddressGroups, GatewayInfo, NodeInfo, NodeKeyInfo, PodInfo, RemoteCluster};
+use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, PodInfo, RemoteCluster};
 use crate::policy_objects::{self, Parsed, TierInfo};
 use crate::service_objects::{ServiceInfo, SliceInfo};
+use crate::source::address_groups::{self, AddressGroups};
 use crate::source::convert;
 use crate::source::pod;
 
@@ -230,7 +230,7 @@ impl ParsedFile {
             ("Service", "") => self.read("Service", number, value, document, |service: Service| {
                 Object::Service(Box::new(convert::service(&service)))
             }),
-            ("AddressGroupSlice", convert::SUPERSET_GROUP) => {
+            ("AddressGroupSlice", convert::MC_GATEWAY_GROUP) => {
                 self.read(
                     "AddressGroupSlice",
                     number,
@@ -239,7 +239,7 @@ impl ParsedFile {
                     |slice: AddressGroupSlice| Object::AddressGroups(address_groups::convert(&slice)),
                 );
             }
-            ("NodeKey", convert::SUPERSET_GROUP) => {
+            ("NodeKey", convert::MC_GATEWAY_GROUP) => {
                 self.read("NodeKey", number, value, document, |key: NodeKey| {
                     Object::NodeKey(Box::new(convert::node_key(&key)))
                 });

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::parse::{ManifestError, Object, ObjectKey, ParsedFile, parse};
-use crate::address_groups;
 use crate::identity_objects::IdentityObjects;
 use crate::objects::Objects;
 use crate::service_objects::exported_services;
+use crate::source::address_groups;
 
 /// The last valid objects of each file.
 #[derive(Debug, Default)]
@@ -64,6 +64,7 @@ impl ManifestStore {
         let mut errors = Vec::new();
         let mut seen: BTreeMap<ObjectKey, &Path> = BTreeMap::new();
         let mut identities = IdentityObjects::default();
+        let mut groups = Vec::new();
         let (mut services, mut slices, mut exports) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (file, object) in self
             .files
@@ -85,7 +86,7 @@ impl ManifestStore {
                 Object::Gateway(gateway) => objects.gateways.push(*gateway),
                 Object::Remote(remote) => objects.remotes.push(remote),
                 Object::Pod(pod) => objects.pods.push(pod),
-                Object::AddressGroups(slice) => objects.address_groups.push(slice),
+                Object::AddressGroups(slice) => groups.push(slice),
                 Object::NodeKey(key) => objects.node_keys.push(*key),
                 Object::Namespace(namespace) => identities.namespaces.push(namespace),
                 Object::Identity(identity) => identities.identities.push(identity),
@@ -108,10 +109,9 @@ impl ManifestStore {
         objects.gateways.sort_by(|a, b| a.name.cmp(&b.name));
         objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));
         objects.pods.sort_by(|a, b| a.name.cmp(&b.name));
-        if !address_groups::are_complete(&objects.address_groups) {
-            objects.address_groups.clear();
+        if address_groups::are_complete(&groups) {
+            objects.address_groups = address_groups::further_groups(&objects.pods, &groups);
         }
-        objects.address_groups.sort_by(|a, b| a.name.cmp(&b.name));
         objects.node_keys.sort_by(|a, b| a.name.cmp(&b.name));
         identities.namespaces.sort_by(|a, b| a.name.cmp(&b.name));
         identities.identities.sort_by(|a, b| a.name.cmp(&b.name));

@@ -5,11 +5,24 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mc_api::address_group_slice::{AddressGroup, AddressGroupPort, AddressGroupSlice};
+use mc_api::address_group_slice::{AddressGroup, AddressGroupSlice};
 use mc_api::label_identity::{LabelKeyFilter, join_labels};
-use mc_gateway_common::packet::ip;
 
-use crate::objects::{AddressGroups, NamedPort, PodInfo};
+use super::pod::named_port;
+use crate::objects::PodInfo;
+
+/// An `AddressGroupSlice`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressGroups {
+    /// `metadata.name`.
+    pub name: String,
+    /// `spec.revision`: of two slices with an address, the higher one counts.
+    pub revision: i64,
+    /// `spec.complete`: the slices together have every Pod.
+    pub complete: bool,
+    /// Each group as one Pod, as in [`crate::objects::Objects::address_groups`]; shared, because there may be many.
+    pub groups: Vec<Arc<PodInfo>>,
+}
 
 /// The slice without unused fields.
 #[must_use]
@@ -23,27 +36,16 @@ pub fn convert(slice: &AddressGroupSlice) -> Arc<AddressGroups> {
 }
 
 fn group(group: &AddressGroup) -> Arc<PodInfo> {
+    let ports = group.ports.iter();
     Arc::new(PodInfo {
         name: format!("{}/", group.namespace),
         node: String::new(),
         ips: group.addresses.clone(),
         labels: join_labels(&group.labels, &LabelKeyFilter::default()).into(),
         service_account: group.service_account.as_str().into(),
-        ports: group.ports.iter().filter_map(named_port).collect(),
-    })
-}
-
-fn named_port(port: &AddressGroupPort) -> Option<NamedPort> {
-    let protocol = match port.protocol.as_str() {
-        "TCP" => ip::TCP,
-        "UDP" => ip::UDP,
-        "SCTP" => ip::SCTP,
-        _ => return None,
-    };
-    Some(NamedPort {
-        name: port.name.clone(),
-        protocol,
-        number: port.port,
+        ports: ports
+            .filter_map(|port| named_port(&port.name, &port.protocol, port.port))
+            .collect(),
     })
 }
 
@@ -52,29 +54,30 @@ pub fn are_complete<'a>(slices: impl IntoIterator<Item = &'a Arc<AddressGroups>>
     slices.into_iter().any(|slice| slice.complete)
 }
 
-/// The Pods that rules can have as peers: the known ones and, from slices, those of further addresses. The known Pods
-/// are newer than the slices, which have them as well. An address in several slices is in that with the highest
-/// revision only: it moved there, and the others still await their update.
+/// The groups of the addresses that no known Pod has. The known Pods are newer than the slices, which have them,
+/// too.
+/// An address in several slices is in that with the highest revision only: it moved there, and the others still await
+/// their update.
 #[must_use]
-pub fn peers(known: &[Arc<PodInfo>], slices: &[Arc<AddressGroups>]) -> Vec<Arc<PodInfo>> {
-    let mut peers = known.to_vec();
-    if slices.is_empty() {
-        return peers;
-    }
-    let mut seen: BTreeSet<IpAddr> = known.iter().flat_map(|pod| addresses(pod)).collect();
-    let mut slices: Vec<_> = slices.iter().collect();
+pub fn further_groups<'a>(
+    known: impl IntoIterator<Item = &'a Arc<PodInfo>>,
+    slices: impl IntoIterator<Item = &'a Arc<AddressGroups>>,
+) -> Vec<Arc<PodInfo>> {
+    let mut seen: BTreeSet<IpAddr> = known.into_iter().flat_map(|pod| addresses(pod)).collect();
+    let mut slices: Vec<_> = slices.into_iter().collect();
     slices.sort_by_key(|slice| (Reverse(slice.revision), &slice.name));
+    let mut groups = Vec::new();
     for group in slices.into_iter().flat_map(|slice| &slice.groups) {
         let free: Vec<_> = addresses(group).filter(|addr| seen.insert(*addr)).collect();
         if free.len() == group.ips.len() {
-            peers.push(group.clone());
+            groups.push(group.clone());
         } else if !free.is_empty() {
             let mut group = PodInfo::clone(group);
             group.ips = free.iter().map(ToString::to_string).collect();
-            peers.push(Arc::new(group));
+            groups.push(Arc::new(group));
         }
     }
-    peers
+    groups
 }
 
 /// The addresses of a Pod; the controller restores a slice with an invalid one.
@@ -114,8 +117,10 @@ mod tests {
 
     /// The labels of the peers with their addresses.
     fn found(known: &[Arc<PodInfo>], slices: &[Arc<AddressGroups>]) -> Vec<(String, Vec<String>)> {
-        let all = peers(known, slices);
-        all.iter()
+        let groups = further_groups(known, slices);
+        known
+            .iter()
+            .chain(&groups)
             .map(|pod| (pod.labels.to_string(), pod.ips.clone()))
             .collect()
     }
@@ -129,7 +134,7 @@ mod tests {
     fn a_group_is_a_peer_with_the_addresses_of_all_its_pods() {
         let slices = [slice("a", 1, &[("web", &["10.0.0.1", "fd00::1"])])];
         assert_eq!(found(&[], &slices), [of("web", &["10.0.0.1", "fd00::1"])]);
-        let peer = &peers(&[], &slices)[0];
+        let peer = &further_groups(&[], &slices)[0];
         assert_eq!(
             (peer.name.as_str(), peer.node.as_str(), &*peer.service_account),
             ("shop/", "", "sa")

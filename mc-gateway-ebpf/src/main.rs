@@ -6,6 +6,7 @@
 mod context;
 #[cfg(feature = "log")]
 mod decision_log;
+mod first_rule;
 mod maps;
 mod result;
 mod sample_drop;

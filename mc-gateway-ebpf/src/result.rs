@@ -19,3 +19,16 @@ pub(crate) fn decode_result(value: u32) -> Result<(), DropReason> {
         number => Err(DropReason::from_number(number as u8)),
     }
 }
+
+/// Return value for `None`.
+pub(crate) const NONE: u32 = 1 << 31;
+
+#[inline(always)]
+pub(crate) fn encode_option<T: Into<u32>>(value: Option<T>) -> u32 {
+    value.map_or(NONE, Into::into)
+}
+
+#[inline(always)]
+pub(crate) fn decode_option(value: u32) -> Option<u32> {
+    (value != NONE).then_some(value)
+}

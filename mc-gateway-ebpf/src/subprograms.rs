@@ -14,8 +14,8 @@ use mc_gateway_common::{
         l4::{L4Location, PackedL4Location},
     },
     pipeline::{
-        self, MapSubprograms, PackedDecision, Subprograms, icmp_too_big, mss, peer_limit, quoted_checksum,
-        rejection,
+        self, MapSubprograms, PackedDecision, PackedRule, RuleQuery, Subprograms, icmp_too_big, mss,
+        peer_limit, quoted_checksum, rejection,
         service::{self, Dnat, PackedL4Header, PackedRoute},
     },
     verdict::DropReason,
@@ -23,28 +23,16 @@ use mc_gateway_common::{
 
 use crate::{
     context::__sk_buff,
+    first_rule::mc_first_rule,
     maps::{
         KernelMaps, cached_admission, cached_egress_route, cached_hrw_winner, second_admission,
         second_egress_route, second_hrw_winner, store_admission,
     },
-    result::{decode_result, encode_result},
+    result::{NONE, decode_option, decode_result, encode_option, encode_result},
     second_choice::{mc_choice, mc_next_choice, mc_return_to_gateway, mc_select_again},
     skb::Skb,
-    transport::{mc_locate_l4, mc_parse_l4, mc_track_flow},
+    transport::{mc_clamp_mss, mc_locate_l4, mc_parse_l4, mc_track_flow},
 };
-
-/// Return value for `None`.
-const NONE: u32 = 1 << 31;
-
-#[inline(always)]
-fn encode_option<T: Into<u32>>(value: Option<T>) -> u32 {
-    value.map_or(NONE, Into::into)
-}
-
-#[inline(always)]
-fn decode_option(value: u32) -> Option<u32> {
-    (value != NONE).then_some(value)
-}
 
 /// [`pipeline::admission()`].
 #[unsafe(no_mangle)]
@@ -146,16 +134,14 @@ impl MapSubprograms for KernelMaps {
     }
 
     #[inline(always)]
+    fn first_rule(&self, query: &RuleQuery) -> PackedRule {
+        PackedRule::from_bits(mc_first_rule(query))
+    }
+
+    #[inline(always)]
     fn is_dead(&self, slot: u32, id: u32) -> bool {
         mc_is_dead(slot, id) != 0
     }
-}
-
-/// [`mss::clamp_mss`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn mc_clamp_mss(ctx: *mut __sk_buff, at: u32, mtu: u32) -> u32 {
-    encode_option(mss::clamp_mss(&mut Skb::from_raw(ctx.cast()), at, mtu))
 }
 
 /// [`flow::hash_slow`].

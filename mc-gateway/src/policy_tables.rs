@@ -1,19 +1,22 @@
 //! The tables of network policies as the maps have them, for one half.
 
+mod peer_rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
-    ENFORCED_EGRESS, ENFORCED_INGRESS, NO_RULES, POD_CLOSED, PolicyPod, Rule,
+    ENFORCED_EGRESS, ENFORCED_INGRESS, NO_RULES, POD_CLOSED, PolicyPod, Rule, SET_BY_PREFIX,
 };
 
+pub use self::peer_rules::PeerClass;
 use crate::shared_map::SharedMap;
 
-/// A prefix of the rule map without its half. Sorted like [`RuleKey`](crate::policy::RuleKey), so that tables are
+/// Set, peer, protocol and ports of a rule. Sorted like [`RuleKey`](crate::policy::RuleKey), so that tables are
 /// converted in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RulePrefix {
-    /// Set of rules.
+    /// Set of rules, with `SET_BY_PREFIX` if the map has them by prefix of the port.
     pub set: u32,
     /// `DIMENSION_*`.
     pub dimension: u8,
@@ -40,8 +43,18 @@ pub struct PolicyTables {
     pub identities: BTreeMap<(u64, u32), u32>,
     /// `mc_addr_classes`: length in bits, 96 and more for IPv4, and network to class.
     pub address_classes: BTreeMap<(u32, Addr), u32>,
-    /// `mc_policy_rules`; hundreds of thousands of entries in a large cluster.
+    /// `mc_peer_rules` and `mc_policy_rules`; hundreds of thousands of rules in a large cluster.
+    ///
+    /// *Guarantee*: in a set without `SET_BY_PREFIX`, a peer and a protocol have `PEER_RULE_PORTS` prefixes at most.
     pub rules: SharedMap<RulePrefix, Rule>,
+}
+
+impl RulePrefix {
+    /// Whether the rule is in `mc_policy_rules`.
+    #[must_use]
+    pub const fn is_by_prefix(&self) -> bool {
+        self.set & SET_BY_PREFIX != 0
+    }
 }
 
 impl PolicyTables {

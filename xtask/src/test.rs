@@ -175,6 +175,11 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
             }
             let mut command = build::integration_test("datapath");
             summary.cargo_test("datapath", command.args(["--", "--skip", "differential"]))?;
+            if long {
+                let mut command = build::integration_test("datapath");
+                let timing = ["--", "--nocapture", "--ignored", "time_of_packets_with_policies"];
+                summary.cargo_test("time of packets with policies", command.args(timing))?;
+            }
         }
         Suite::Differential => {
             let mut command = build::integration_test("datapath");

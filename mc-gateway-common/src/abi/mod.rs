@@ -92,7 +92,7 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 33] = [
+pub const ALL_MAPS: [&str; 34] = [
     PREFIXES,
     prefix::PREFIX_LENS,
     prefix::PREFIX_GENERATION,
@@ -123,6 +123,7 @@ pub const ALL_MAPS: [&str; 33] = [
     policy::POLICY_PODS,
     policy::IDENTITIES,
     policy::ADDRESS_CLASSES,
+    policy::PEER_RULES,
     policy::POLICY_RULES,
     policy::POLICY_FLOWS,
     policy::RULE_COUNTERS,

@@ -13,7 +13,11 @@ pub const POLICY_PODS: &str = "mc_policy_pods";
 pub const IDENTITIES: &str = "mc_identities";
 /// Name of the map of address blocks in rules: longest-prefix match of [`AddressClassKey`] to the class of the address.
 pub const ADDRESS_CLASSES: &str = "mc_addr_classes";
-/// Name of the rule map: longest-prefix match of [`RuleKey`] to [`Rule`].
+/// Name of the map of rules by peer: hash of [`PeerRulesKey`] to [`PeerRules`]. It has the sets without
+/// [`SET_BY_PREFIX`].
+pub const PEER_RULES: &str = "mc_peer_rules";
+/// Name of the map of rules by prefix of the port: longest-prefix match of [`RuleKey`] to [`Rule`]. It has the sets
+/// with [`SET_BY_PREFIX`].
 pub const POLICY_RULES: &str = "mc_policy_rules";
 /// Name of the map of flows without TCP that pass: LRU hash of [`super::service::ReplyKey`], for any Pod, to the time
 /// of the last packet.
@@ -27,6 +31,8 @@ pub const MAX_POLICY_PODS: u32 = 8_192;
 pub const MAX_IDENTITIES: u32 = 65_536;
 /// Capacity of `mc_addr_classes`, allocated on insertion.
 pub const MAX_ADDRESS_CLASSES: u32 = 65_536;
+/// Capacity of `mc_peer_rules`, allocated on insertion.
+pub const MAX_PEER_RULES: u32 = 131_072;
 /// Capacity of `mc_policy_rules`, allocated on insertion.
 pub const MAX_POLICY_RULES: u32 = 1_048_576;
 /// Capacity of `mc_rule_counts`, allocated on insertion; rules beyond it have no counter.
@@ -79,6 +85,11 @@ pub const POD_UNSELECTED: u32 = 1 << 2;
 /// A set without rules. As [`PolicyPod::set`] of a Pod without rules for ingress, but with some for egress: packets to
 /// it pass, and their flows are recorded for its replies.
 pub const NO_RULES: u32 = 0;
+
+/// Added to the number of a set with its rules in `mc_policy_rules`: for a peer it has more prefixes of ports than
+/// [`PeerRules`] has room for, or `mc_peer_rules` has no room for the set. A walk through a prefix tree takes longer
+/// with each doubling of all rules, a hash does not.
+pub const SET_BY_PREFIX: u32 = 1 << 31;
 
 /// A Pod of this node that a policy selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,6 +166,51 @@ pub struct RuleKey {
     pub port: [u8; 2],
 }
 
+/// The rules of a set for the peers of a class and a protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct PeerRulesKey {
+    /// The set of rules of the Pod ([`PolicyPod::set`]).
+    pub set: u32,
+    /// Class of the peer in the dimension.
+    pub class: u32,
+    /// The half.
+    pub half: u8,
+    /// [`DIMENSION_IDENTITY`] or [`DIMENSION_ADDRESS`].
+    pub dimension: u8,
+    /// As [`RuleKey::proto`].
+    pub proto: u8,
+    /// Always 0.
+    pub pad: u8,
+}
+
+/// Prefixes of ports in [`PeerRules`].
+pub const PEER_RULE_PORTS: usize = 8;
+
+/// The first rule for each port, by prefixes of the port, of which the longest are first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PeerRules {
+    /// The prefixes, and [`PortRule::NONE`] behind them.
+    pub by_port: [PortRule; PEER_RULE_PORTS],
+}
+
+/// A rule for the ports of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortRule {
+    /// As [`Rule::precedence`].
+    pub precedence: u32,
+    /// As [`Rule::rule`].
+    pub rule: u32,
+    /// First port of the prefix, in network order. As [`RuleKey::port`].
+    pub port: [u8; 2],
+    /// Length of the prefix, 0 to 16.
+    pub bits: u8,
+    /// As [`Rule::action`].
+    pub action: u8,
+}
+
 /// [`Rule::action`]: the packet passes.
 pub const RULE_ALLOW: u32 = 1;
 /// [`Rule::action`]: the packet is dropped.
@@ -165,7 +221,7 @@ pub const RULE_REJECT: u32 = 3;
 pub const RULE_PASS: u32 = 4;
 /// [`Rule::action`]: added to the action of a rule that is audited. Of the rules in [`PolicyPod::enforced`], another
 /// one decides.
-pub const RULE_AUDITED: u32 = 1 << 8;
+pub const RULE_AUDITED: u32 = 1 << 7;
 
 /// The first rule, in the order of evaluation, for a class and ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,7 +263,59 @@ impl PolicyPod {
     }
 }
 
+impl PeerRules {
+    /// Without a rule for any port.
+    pub const NONE: Self = Self {
+        by_port: [PortRule::NONE; PEER_RULE_PORTS],
+    };
+
+    /// The first rule for a port in network order, or [`Rule::NONE`].
+    #[inline(always)]
+    #[must_use]
+    pub fn at(&self, port: [u8; 2]) -> Rule {
+        let of_port = self.by_port.iter().find(|rule| rule.contains(port));
+        of_port.map_or(Rule::NONE, PortRule::rule)
+    }
+}
+
+impl PortRule {
+    /// No rule: it contains every port, so that no entry behind it is compared.
+    pub const NONE: Self = Self {
+        precedence: Rule::NONE.precedence,
+        rule: 0,
+        port: [0; 2],
+        bits: 0,
+        action: 0,
+    };
+
+    /// Whether a port in network order is in the prefix.
+    #[inline(always)]
+    const fn contains(&self, port: [u8; 2]) -> bool {
+        let differing = u16::from_be_bytes(self.port) ^ u16::from_be_bytes(port);
+        // 32 bits: a shift of 16 bits by 16 is undefined.
+        (differing as u32) >> (16_u32.wrapping_sub(self.bits as u32) & 31) == 0
+    }
+
+    /// The rule.
+    #[inline(always)]
+    #[must_use]
+    pub const fn rule(&self) -> Rule {
+        Rule {
+            precedence: self.precedence,
+            action: self.action as u32,
+            rule: self.rule,
+        }
+    }
+}
+
 impl Rule {
+    /// The absence of a rule, behind all others.
+    pub const NONE: Self = Self {
+        precedence: u32::MAX,
+        action: 0,
+        rule: 0,
+    };
+
     /// Whether it is audited.
     #[inline(always)]
     #[must_use]
@@ -234,6 +342,7 @@ impl RuleCounter {
 
 const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 12);
 const _: () = assert!(size_of::<IdentityKey>() == 16 && size_of::<AddressClassKey>() == 20);
+const _: () = assert!(size_of::<PeerRulesKey>() == 12 && size_of::<PortRule>() == 12);
 const _: () = assert!(size_of::<RuleKey>() == 16 && size_of::<Rule>() == 12);
 const _: () = assert!(size_of::<RuleCounter>() == 16);
 const _: () = assert!(core::mem::offset_of!(RuleKey, port) * 8 == RULE_BITS as usize);
@@ -242,12 +351,15 @@ const _: () = assert!(core::mem::offset_of!(RuleKey, port) * 8 == RULE_BITS as u
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
     use super::{
-        AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleCounter, RuleKey,
+        AddressClassKey, IdentityKey, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, Rule,
+        RuleCounter, RuleKey,
     };
 
     impl_pod!(
         AddressClassKey,
         IdentityKey,
+        PeerRules,
+        PeerRulesKey,
         PolicyPod,
         PolicyPodKey,
         PolicyState,
@@ -255,4 +367,45 @@ mod user {
         RuleCounter,
         RuleKey
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(first: u16, bits: u8) -> PortRule {
+        PortRule {
+            port: first.to_be_bytes(),
+            bits,
+            rule: u32::from(bits),
+            ..PortRule::NONE
+        }
+    }
+
+    #[test]
+    fn a_prefix_contains_the_ports_with_its_bits() {
+        for (first, bits, last) in [
+            (0, 0, u16::MAX),
+            (0x8000, 1, u16::MAX),
+            (8_080, 12, 8_095),
+            (80, 16, 80),
+        ] {
+            for port in 0..=u16::MAX {
+                let contains = rule(first, bits).contains(port.to_be_bytes());
+                assert_eq!(contains, (first..=last).contains(&port), "{first}/{bits}: {port}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_prefix_decides_and_none_follows_the_last() {
+        let mut rules = PeerRules::NONE;
+        assert_eq!(rules.at([0, 80]), Rule::NONE);
+        let [first, second, ..] = &mut rules.by_port;
+        (*first, *second) = (rule(80, 16), rule(64, 10));
+        let found = [80, 81, 128].map(|port: u16| rules.at(port.to_be_bytes()).rule);
+        assert_eq!(found, [16, 10, Rule::NONE.rule]);
+        rules.by_port = core::array::from_fn(|_| rule(80, 16));
+        assert_eq!(rules.at([0, 81]), Rule::NONE, "behind eight prefixes");
+    }
 }

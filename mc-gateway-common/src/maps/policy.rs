@@ -1,7 +1,9 @@
 //! Access to the maps of network policies.
 
 use crate::abi::{
-    policy::{AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleKey},
+    policy::{
+        AddressClassKey, IdentityKey, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleKey,
+    },
     service::ReplyKey,
 };
 
@@ -15,7 +17,11 @@ pub trait Policies {
     fn identity_class(&self, key: &IdentityKey) -> Option<u32>;
     /// Class of the longest block that contains the address.
     fn address_class(&self, key: &AddressClassKey) -> Option<u32>;
-    /// The rule for a packet.
+    /// The rule for a port in network order, of a set without
+    /// [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`] if no rule has it. An optional rule
+    /// would be copied while it is undefined, which the verifier rejects.
+    fn peer_rule(&self, key: &PeerRulesKey, port: [u8; 2]) -> Rule;
+    /// The rule for a packet, of a set with [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX).
     fn policy_rule(&self, key: &RuleKey) -> Option<Rule>;
     /// Counts a packet of this many bytes on which a rule has decided, by the ID of the rule.
     fn count_rule(&self, rule: u32, bytes: u32);
@@ -33,10 +39,11 @@ mod host {
     use std::{cell::RefCell, collections::BTreeMap};
 
     use super::{
-        AddressClassKey, IdentityKey, Policies, PolicyPod, PolicyPodKey, PolicyState, ReplyKey, Rule, RuleKey,
+        AddressClassKey, IdentityKey, PeerRulesKey, Policies, PolicyPod, PolicyPodKey, PolicyState, ReplyKey,
+        Rule, RuleKey,
     };
     use crate::{
-        abi::policy::{ADDRESS_CLASS_BITS, RULE_BITS, RuleCounter},
+        abi::policy::{ADDRESS_CLASS_BITS, PeerRules, RULE_BITS, RuleCounter},
         maps::MemoryMaps,
     };
 
@@ -51,6 +58,8 @@ mod host {
         pub identities: BTreeMap<IdentityKey, u32>,
         /// Length and key to class.
         pub address_classes: BTreeMap<(u32, AddressClassKey), u32>,
+        /// See [`Policies::peer_rule`].
+        pub peer_rules: BTreeMap<PeerRulesKey, PeerRules>,
         /// Length and key to rule.
         pub rules: BTreeMap<(u32, RuleKey), Rule>,
         /// See [`Policies::policy_flow`].
@@ -86,6 +95,11 @@ mod host {
                     };
                     classes.get(&(len, network)).copied()
                 })
+        }
+
+        fn peer_rule(&self, key: &PeerRulesKey, port: [u8; 2]) -> Rule {
+            let rules = self.policies.peer_rules.get(key);
+            rules.map_or(Rule::NONE, |rules| rules.at(port))
         }
 
         fn policy_rule(&self, key: &RuleKey) -> Option<Rule> {

@@ -4,6 +4,7 @@ use super::{
     admission::admission,
     decision::PackedDecision,
     egress_route::egress_route,
+    first_rule::{PackedRule, RuleQuery, first_rule},
     from_underlay, icmp_too_big, mss, peer_limit, policy_flow, quoted_checksum, rejection, service,
     service::{Dnat, backend_route::PackedRoute, l4_header::PackedL4Header},
     subprograms::{MapSubprograms, Subprograms},
@@ -142,6 +143,10 @@ impl MapSubprograms for MemoryMaps {
 
     fn egress_route(&self, key: &EgressKey, _: u32) -> PackedEgressRoute {
         egress_route(self, key)
+    }
+
+    fn first_rule(&self, query: &RuleQuery) -> PackedRule {
+        first_rule(self, query)
     }
 
     fn smallest_mtu(&self, group: u32) -> u32 {

@@ -5,17 +5,18 @@
 //! cluster. The number of look-ups does not depend on the number of rules, identities and address blocks.
 
 use super::{
+    first_rule::{PackedRule, RuleQuery},
     reset::{Reset, reset},
     service::l4_header::{L4Header, L4Kind},
-    subprograms::Subprograms,
+    subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
     abi::{
         Addr, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, PREFIX_POLICY,
         policy::{
-            ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, DIMENSION_ADDRESS,
-            DIMENSION_IDENTITY, IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod,
-            PolicyPodKey, PolicyState, RULE_ALLOW, RULE_PASS, RULE_REJECT, Rule, RuleKey,
+            ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, IdentityKey, POD_CLOSED,
+            POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState, RULE_ALLOW, RULE_PASS,
+            RULE_REJECT,
         },
     },
     maps::Maps,
@@ -74,7 +75,7 @@ pub(super) struct Sender {
 /// Decides on a packet from another cluster to `pod`, by rules for its protocol and port. `program` is the number of
 /// the program in samples.
 #[inline(always)]
-pub(super) fn evaluate<P: Packet, M: Maps>(
+pub(super) fn evaluate<P: Packet, M: MapSubprograms>(
     packet: &P,
     maps: &M,
     half: u8,
@@ -91,7 +92,7 @@ pub(super) fn evaluate<P: Packet, M: Maps>(
 /// Decides on a packet of `pod` that is not from another cluster, by rules for its protocol and port. `peer` is the
 /// other side, `program` the number of the program in samples.
 #[inline(always)]
-pub(super) fn evaluate_peer<P: Packet, M: Maps>(
+pub(super) fn evaluate_peer<P: Packet, M: MapSubprograms>(
     packet: &P,
     maps: &M,
     half: u8,
@@ -143,7 +144,7 @@ pub(super) fn half(state: PolicyState) -> u8 {
 /// The decision of the first rule for the peer, by the class of its identity and by its address. The rule counts the
 /// packet. An audited rule that would drop a packet that passes has it sampled.
 #[inline(always)]
-fn decide<P: Packet, M: Maps>(
+fn decide<P: Packet, M: MapSubprograms>(
     packet: &P,
     maps: &M,
     half: u8,
@@ -156,75 +157,45 @@ fn decide<P: Packet, M: Maps>(
         half: half.into(),
         addr,
     };
-    let classes = (class, maps.address_class(&address));
-    let rule = first_rule(maps, half, pod.set, classes, port);
-    if !rule.is_audited() {
-        return verdict(packet, maps, rule, class, pod);
-    }
-    maps.count_rule(rule.rule, packet.frame_len());
-    let enforced = first_rule(maps, half, pod.enforced, classes, port);
-    let verdict = verdict(packet, maps, enforced, class, pod);
-    if rule.denies() && verdict.is_ok() {
-        packet.sample_audited(rule.rule, program);
+    let (proto, port) = port;
+    let mut query = RuleQuery {
+        set: pod.set,
+        identity: class,
+        address: maps.address_class(&address).unwrap_or(CLASS_UNKNOWN),
+        half,
+        proto,
+        port,
+    };
+    let rule = maps.first_rule(&query);
+    let audited = match rule.rule() {
+        Some(rule) if rule.is_audited() => rule,
+        _ => return verdict(packet, maps, rule, class, pod),
+    };
+    maps.count_rule(audited.rule, packet.frame_len());
+    query.set = pod.enforced;
+    let verdict = verdict(packet, maps, maps.first_rule(&query), class, pod);
+    if audited.denies() && verdict.is_ok() {
+        packet.sample_audited(audited.rule, program);
     }
     verdict
 }
 
-/// The absence of a rule, behind all others. An optional rule would be copied while it is undefined, which the verifier
-/// rejects.
-const NO_RULE: Rule = Rule {
-    precedence: u32::MAX,
-    action: 0,
-    rule: 0,
-};
-
-/// The first rule of a set for the class of the peer's identity, or for the class of its address if it has one;
-/// [`NO_RULE`] without any.
-#[inline(always)]
-fn first_rule<M: Maps>(
-    maps: &M,
-    half: u8,
-    set: u32,
-    (identity, address): (u32, Option<u32>),
-    (proto, port): (u8, [u8; 2]),
-) -> Rule {
-    let key = |dimension, class| RuleKey {
-        set,
-        class,
-        half,
-        dimension,
-        proto,
-        pad: 0,
-        pad_to_port: 0,
-        port,
-    };
-    let by_identity = maps.policy_rule(&key(DIMENSION_IDENTITY, identity));
-    let by_identity = by_identity.unwrap_or(NO_RULE);
-    if let Some(class) = address
-        && let Some(by_address) = maps.policy_rule(&key(DIMENSION_ADDRESS, class))
-        && by_address.precedence < by_identity.precedence
-    {
-        return by_address;
-    }
-    by_identity
-}
-
-/// The decision of a rule, or of [`NO_RULE`].
+/// The decision of a rule, or without any.
 #[inline(always)]
 fn verdict<P: Packet, M: Maps>(
     packet: &P,
     maps: &M,
-    rule: Rule,
+    rule: PackedRule,
     class: u32,
     pod: PolicyPod,
 ) -> Result<(), Denial> {
-    if rule.precedence == NO_RULE.precedence {
+    let Some(rule) = rule.rule() else {
         return if class == CLASS_UNKNOWN && pod.flags & POD_DROPS_UNKNOWN != 0 {
             Err(DropReason::IdentityUnknown.into())
         } else {
             Ok(())
         };
-    }
+    };
     maps.count_rule(rule.rule, packet.frame_len());
     packet.set_rule(rule.rule);
     match rule.action {

@@ -6,6 +6,7 @@
 
 use super::{
     decision::PackedDecision,
+    first_rule::{PackedRule, RuleQuery},
     service::{Dnat, backend_route::PackedRoute, l4_header::PackedL4Header},
 };
 use crate::{
@@ -88,6 +89,8 @@ pub trait MapSubprograms: Maps {
     fn hrw_winner(&self, group: u32, hash: u32, alive: bool) -> u32;
     /// [`crate::nexthop_select::hrw_better`].
     fn hrw_better(&self, hash: u32, alive: bool, best: u32, slot: u32) -> u32;
+    /// [`super::first_rule()`].
+    fn first_rule(&self, query: &RuleQuery) -> PackedRule;
     /// [`crate::liveness::is_dead`].
     fn is_dead(&self, slot: u32, id: u32) -> bool;
 }

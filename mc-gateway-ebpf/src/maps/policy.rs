@@ -8,8 +8,9 @@ use mc_gateway_common::{
     abi::{
         policy::{
             ADDRESS_CLASS_BITS, AddressClassKey, IdentityKey, MAX_ADDRESS_CLASSES, MAX_IDENTITIES,
-            MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, MAX_RULE_COUNTERS, PolicyPod, PolicyPodKey,
-            PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
+            MAX_PEER_RULES, MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, MAX_RULE_COUNTERS,
+            PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter,
+            RuleKey,
         },
         service::ReplyKey,
     },
@@ -26,6 +27,8 @@ static PODS: HashMap<PolicyPodKey, PolicyPod, { MAX_POLICY_PODS as usize }, AS_N
 static IDENTITIES: HashMap<IdentityKey, u32, { MAX_IDENTITIES as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_addr_classes")]
 static ADDRESS_CLASSES: LpmTrie<AddressClassKey, u32, { MAX_ADDRESS_CLASSES as usize }> = LpmTrie::new();
+#[btf_map(name = "mc_peer_rules")]
+static PEER_RULES: HashMap<PeerRulesKey, PeerRules, { MAX_PEER_RULES as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_policy_rules")]
 static RULES: LpmTrie<RuleKey, Rule, { MAX_POLICY_RULES as usize }> = LpmTrie::new();
 #[btf_map(name = "mc_policy_flows")]
@@ -59,6 +62,12 @@ impl Policies for KernelMaps {
         ADDRESS_CLASSES
             .get(&Key::new(ADDRESS_CLASS_BITS + 128, *key))
             .copied()
+    }
+
+    #[inline(always)]
+    fn peer_rule(&self, key: &PeerRulesKey, port: [u8; 2]) -> Rule {
+        // SAFETY: as above.
+        unsafe { PEER_RULES.get(key) }.map_or(Rule::NONE, |rules| rules.at(port))
     }
 
     #[inline(always)]

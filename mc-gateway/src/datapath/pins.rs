@@ -117,6 +117,7 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
         ),
         map_spec::<policy::IdentityKey, u32>(policy::IDENTITIES, Hash, policy::MAX_IDENTITIES),
         map_spec::<[u8; 24], u32>(policy::ADDRESS_CLASSES, LpmTrie, policy::MAX_ADDRESS_CLASSES),
+        map_spec::<policy::PeerRulesKey, policy::PeerRules>(policy::PEER_RULES, Hash, policy::MAX_PEER_RULES),
         map_spec::<[u8; 20], policy::Rule>(policy::POLICY_RULES, LpmTrie, policy::MAX_POLICY_RULES),
         map_spec::<service::ReplyKey, u64>(policy::POLICY_FLOWS, LruHash, policy::MAX_POLICY_FLOWS),
         map_spec::<u32, policy::RuleCounter>(policy::RULE_COUNTERS, PerCpuHash, policy::MAX_RULE_COUNTERS),

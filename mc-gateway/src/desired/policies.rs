@@ -3,21 +3,21 @@
 //! *Guarantees*: tables depend on the objects alone; they are compiled again only when an object of theirs changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use mc_api::label_identity::{Labels, parse_normalized};
-use mc_api::network_policy::{Action, ENFORCEMENT_ACTION, L4Protocol, ObjectName, Policy};
+use mc_api::network_policy::{ENFORCEMENT_ACTION, Policy};
 use mc_gateway_common::abi::policy::{
-    ADDRESS_CLASSES, ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IDENTITIES, MAX_ADDRESS_CLASSES,
-    MAX_IDENTITIES, MAX_POLICY_RULES, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
-    RULE_ALLOW, RULE_AUDITED, RULE_DROP, RULE_PASS, RULE_REJECT, Rule,
+    ADDRESS_CLASSES, ANY_CLUSTER, IDENTITIES, MAX_ADDRESS_CLASSES, MAX_IDENTITIES, MAX_PEER_RULES,
+    MAX_POLICY_RULES, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
 };
 use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 
 use super::LocalNode;
 use super::node_policies::NodePolicies;
+use super::policy_rules::{SetsByMap, rule_entries};
+use super::policy_set::{add_peers, policy_set};
 use super::rule_names::{RuleName, rule_ids, rule_names};
 use crate::cidr::{abi_prefix_len, parse_address, parse_prefix, to_abi_addr};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
@@ -25,13 +25,11 @@ use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
-    ContainerPort, Dimension, Identity, LocalPod, Mode, PodSets, PolicySet, ProxiedEndpoints, RuleKey,
-    RuleValue, ServicePeer, ServicePeerPort, SetInfo, Tables, compile, protected_pods, shadowed,
+    Mode, PodSets, PolicySet, ProxiedEndpoints, SetInfo, Tables, compile, protected_pods, shadowed,
 };
-use crate::policy_objects::{PolicyObjects, SliceEndpoints};
+use crate::policy_objects::PolicyObjects;
 use crate::policy_report;
-use crate::policy_tables::{PolicyTables, RulePrefix};
-use crate::service_objects::{ServicePort, SlicePort};
+use crate::policy_tables::PolicyTables;
 use crate::shared_map::SharedMap;
 
 /// Inputs of the tables, and the tables.
@@ -133,41 +131,14 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
         .chain(objects.groups.iter().flat_map(|group| &group.errors))
         .chain(objects.tiers.iter().flat_map(|tier| &tier.errors));
     rejected.extend(errors.map(field_error));
-    let tiers = objects.tiers.iter().map(|tier| &tier.object);
-    let namespaces = inputs.namespaces.iter();
     // Without a policy there is no peer.
     let (peers, identities) = if objects.policies.is_empty() {
         (&[][..], &[][..])
     } else {
         (&*inputs.cluster_pods, &*inputs.identities)
     };
-    let mut shared = SharedLabels::default();
-    let mut set = PolicySet {
-        policies: objects
-            .policies
-            .iter()
-            .map(|policy| policy.object.clone())
-            .collect(),
-        tiers: tiers
-            .filter_map(|(name, priority)| Some((name.clone(), (*priority)?)))
-            .collect(),
-        groups: objects.groups.iter().map(|group| group.object.clone()).collect(),
-        namespaces: namespaces
-            .map(|namespace| (namespace.name.clone(), namespace.labels.clone()))
-            .collect(),
-        local_pods: inputs
-            .pods
-            .iter()
-            .map(|pod| local_pod(pod, &mut shared))
-            .collect(),
-        cluster_pods: peers.iter().map(|pod| local_pod(pod, &mut shared)).collect(),
-        services: service_peers(objects),
-        identities: identities
-            .iter()
-            .filter_map(|info| identity(info, &mut shared))
-            .collect(),
-        mode,
-    };
+    let mut set = policy_set(objects, &inputs.namespaces, &inputs.pods, mode);
+    add_peers(&mut set, objects, peers, identities);
     let mut compiled = Compiled::new(&set, inputs, me);
     if let Some(too_large) = excess(&compiled.entries)
         && set.policies.iter().any(Policy::is_audited)
@@ -229,7 +200,7 @@ impl Compiled {
 /// The map of which a half cannot hold the tables.
 fn excess(tables: &PolicyTables) -> Option<FieldError> {
     let sizes = [
-        (POLICY_RULES, tables.rules.len(), MAX_POLICY_RULES),
+        (POLICY_RULES, tables.rules_by_prefix(), MAX_POLICY_RULES),
         (IDENTITIES, tables.identities.len(), MAX_IDENTITIES),
         (ADDRESS_CLASSES, tables.address_classes.len(), MAX_ADDRESS_CLASSES),
     ];
@@ -277,6 +248,7 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
     if tables.pods.is_empty() && tables.egress_pods.is_empty() {
         return PolicyTables::default();
     }
+    let by_map = SetsByMap::new(tables.rules.keys(), MAX_PEER_RULES / 2);
     let pod = |sets: &PodSets| {
         let at = usize::try_from(sets.enforced).ok();
         let at = at.and_then(|enforced| enforced.checked_sub(1));
@@ -285,8 +257,8 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
             info.is_none_or(|SetInfo { drop_unknown }| *drop_unknown)
         });
         PolicyPod {
-            set: sets.all,
-            enforced: sets.enforced,
+            set: by_map.number(sets.all),
+            enforced: by_map.number(sets.enforced),
             flags: if drops_unknown { POD_DROPS_UNKNOWN } else { 0 },
         }
     };
@@ -315,11 +287,7 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
         unselected,
         identities: identities(&tables, inputs, me),
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
-        rules: tables
-            .rules
-            .into_iter()
-            .map(|(key, value)| (rule_prefix(&key), rule(&value, ids)))
-            .collect(),
+        rules: rule_entries(tables.rules, &by_map, ids),
     }
 }
 
@@ -346,136 +314,6 @@ fn identities(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> BTreeMap<(u64
 
 fn network(net: IpNet) -> (u32, Addr) {
     (abi_prefix_len(net), to_abi_addr(net.network()))
-}
-
-fn rule_prefix(key: &RuleKey) -> RulePrefix {
-    RulePrefix {
-        set: key.set,
-        class: key.class,
-        dimension: match key.dimension {
-            Dimension::Identity => DIMENSION_IDENTITY,
-            Dimension::Address => DIMENSION_ADDRESS,
-        },
-        proto: key.protocol,
-        port: key.port,
-        bits: key.port_bits,
-    }
-}
-
-fn rule(value: &RuleValue, ids: &[u32]) -> Rule {
-    let at = usize::try_from(value.rule).ok();
-    let action = match value.action {
-        Action::Allow => RULE_ALLOW,
-        Action::Drop => RULE_DROP,
-        Action::Reject => RULE_REJECT,
-        Action::Pass => RULE_PASS,
-    };
-    Rule {
-        precedence: value.precedence,
-        action: if value.is_audited {
-            action | RULE_AUDITED
-        } else {
-            action
-        },
-        rule: at.and_then(|at| ids.get(at)).copied().unwrap_or_default(),
-    }
-}
-
-/// Labels that objects share: Pods of a workload have the same ones.
-#[derive(Debug, Default)]
-struct SharedLabels(BTreeSet<Arc<Labels>>);
-
-impl SharedLabels {
-    /// The same labels, in memory once.
-    fn share(&mut self, labels: Labels) -> Arc<Labels> {
-        if let Some(known) = self.0.get(&labels) {
-            return Arc::clone(known);
-        }
-        let labels = Arc::new(labels);
-        self.0.insert(Arc::clone(&labels));
-        labels
-    }
-}
-
-fn local_pod(pod: &PodInfo, shared: &mut SharedLabels) -> LocalPod {
-    let (namespace, name) = pod.name.split_once('/').unwrap_or(("default", &pod.name));
-    let ports = pod.ports.iter().map(|port| ContainerPort {
-        name: port.name.clone(),
-        protocol: port.protocol,
-        number: port.number,
-    });
-    // Otherwise the first address allocates memory for four.
-    let mut ips = Vec::with_capacity(pod.ips.len());
-    ips.extend(pod.ips.iter().filter_map(|text| parse_address(text).ok()));
-    LocalPod {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        labels: shared.share(
-            pod.labels
-                .split(',')
-                .filter_map(|pair| pair.split_once('='))
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
-        ),
-        service_account: pod.service_account.to_string(),
-        ips,
-        ports: ports.collect(),
-    }
-}
-
-/// The Services with their endpoints; invalid addresses and ports are left out.
-fn service_peers(objects: &PolicyObjects) -> Vec<ServicePeer> {
-    let mut slices: BTreeMap<(&str, &str), Vec<&SliceEndpoints>> = BTreeMap::new();
-    for slice in &objects.endpoints {
-        slices
-            .entry((&slice.namespace, &slice.service))
-            .or_default()
-            .push(slice);
-    }
-    let peers = objects.services.iter().map(|service| {
-        let own = slices.get(&(&*service.namespace, &*service.name));
-        let own = own.map_or(&[][..], Vec::as_slice);
-        let ports = service.ports.iter().filter_map(|port| service_port(port, own));
-        ServicePeer {
-            name: ObjectName::namespaced(&service.namespace, &service.name),
-            ips: service
-                .cluster_ips
-                .iter()
-                .chain(&service.external_ips)
-                .filter_map(|text| parse_address(text).ok())
-                .collect(),
-            ports: ports.collect(),
-        }
-    });
-    peers.collect()
-}
-
-fn service_port(port: &ServicePort, slices: &[&SliceEndpoints]) -> Option<ServicePeerPort> {
-    let protocol = L4Protocol::from_name(&port.protocol)?;
-    let mut endpoints = BTreeSet::new();
-    for slice in slices {
-        let same = |of: &&SlicePort| of.name == port.name && of.protocol == port.protocol;
-        let numbers = slice.ports.iter().filter(same).filter_map(|of| of.port);
-        for number in numbers.filter_map(|number| u16::try_from(number).ok()) {
-            let addrs = slice.addresses.iter().filter_map(|text| parse_address(text).ok());
-            endpoints.extend(addrs.map(|addr| SocketAddr::new(addr, number)));
-        }
-    }
-    Some(ServicePeerPort {
-        protocol: protocol.number(),
-        number: u16::try_from(port.port).ok()?,
-        endpoints,
-    })
-}
-
-/// The labels of an identity; none of a label that cannot be parsed, which no selector matches.
-fn identity(info: &IdentityInfo, shared: &mut SharedLabels) -> Option<Identity> {
-    let (namespace, pod) = parse_normalized(&info.label).ok()?;
-    Some(Identity {
-        id: info.id,
-        namespace: shared.share(namespace),
-        pod: shared.share(pod),
-    })
 }
 
 fn field_error(error: &mc_api::network_policy::FieldError) -> FieldError {

@@ -66,8 +66,13 @@ impl MapContents {
                 policy::MAX_ADDRESS_CLASSES,
             ),
             (
+                policy::PEER_RULES,
+                both(|tables| tables.peers().count()),
+                policy::MAX_PEER_RULES,
+            ),
+            (
                 policy::POLICY_RULES,
-                both(|tables| tables.rules.len()),
+                both(PolicyTables::rules_by_prefix),
                 policy::MAX_POLICY_RULES,
             ),
         ]

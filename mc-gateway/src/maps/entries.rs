@@ -1,5 +1,6 @@
 //! Comparison of the entries of a map with those that the agent has written.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use super::error::{MapsError, map_error};
@@ -14,16 +15,16 @@ pub(super) fn same_entries<K: Ord, V: PartialEq>(
 }
 
 /// Whether the entries of a map are `count` expected ones. Ends at the first other entry.
-pub(super) fn has_entries<'e, K, V: PartialEq + 'e>(
+pub(super) fn has_entries<K, V: PartialEq, E: Borrow<V>>(
     entries: impl Iterator<Item = Result<(K, V), aya::maps::MapError>>,
-    expected: impl Fn(&K) -> Option<&'e V>,
+    expected: impl Fn(&K) -> Option<E>,
     count: usize,
     name: &'static str,
 ) -> Result<bool, MapsError> {
     let mut read: usize = 0;
     for entry in entries {
         let (key, value) = entry.map_err(map_error(name, "read"))?;
-        if expected(&key).is_none_or(|expected| *expected != value) {
+        if expected(&key).is_none_or(|expected| *expected.borrow() != value) {
             return Ok(false);
         }
         read = read.saturating_add(1);

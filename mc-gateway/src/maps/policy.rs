@@ -14,13 +14,13 @@ use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, IdentityKey,
-    PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
+    PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
 };
 use mc_gateway_common::maps::policy::PolicyMaps;
 
 use super::batch;
 use super::error::{MapsError, ignore_missing, map_error, open};
-use crate::policy_tables::{PolicyTables, RulePrefix};
+use crate::policy_tables::{PeerClass, PolicyTables, RulePrefix};
 use crate::shared_map::SharedMap;
 
 /// Number of halves.
@@ -32,6 +32,7 @@ pub(super) struct PinnedPolicyMaps {
     pods: HashMap<MapData, PolicyPodKey, PolicyPod>,
     identities: HashMap<MapData, IdentityKey, u32>,
     address_classes: LpmTrie<MapData, AddressClassKey, u32>,
+    peer_rules: HashMap<MapData, PeerRulesKey, PeerRules>,
     rules: LpmTrie<MapData, RuleKey, Rule>,
     counters: PerCpuHashMap<MapData, u32, RuleCounter>,
 }
@@ -79,10 +80,14 @@ impl PolicyContents {
             let key = AddressClassKey { half, addr: *addr };
             ((len.saturating_add(ADDRESS_CLASS_BITS), key), *class)
         });
-        let rules = tables.rules.iter().map(|(prefix, rule)| {
+        let by_prefix = tables.rules.iter().filter(|(prefix, _)| prefix.is_by_prefix());
+        let rules = by_prefix.map(|(prefix, rule)| {
             let key = rule_key(prefix, half);
             ((key.prefix_len(), key.data()), *rule)
         });
+        let peer_rules = tables
+            .peers()
+            .filter_map(|peer| Some((peer_rules_key(peer, half), tables.peer_rules(peer)?)));
         PolicyMaps {
             state: PolicyState {
                 half,
@@ -93,6 +98,7 @@ impl PolicyContents {
                 .collect(),
             identities: identities.collect(),
             address_classes: classes.collect(),
+            peer_rules: peer_rules.collect(),
             rules: rules.collect(),
             ..PolicyMaps::default()
         }
@@ -130,6 +136,7 @@ impl PinnedPolicyMaps {
             pods: open(dir, abi::POLICY_PODS)?,
             identities: open(dir, abi::IDENTITIES)?,
             address_classes: open(dir, abi::ADDRESS_CLASSES)?,
+            peer_rules: open(dir, abi::PEER_RULES)?,
             rules: open(dir, abi::POLICY_RULES)?,
             counters: open(dir, abi::RULE_COUNTERS)?,
         })
@@ -169,6 +176,11 @@ impl PinnedPolicyMaps {
             of(&mut tables, half).address_classes.insert((len, addr), class);
         }
         let mut rules: [Vec<_>; HALVES] = Default::default();
+        for entry in batch::entries(&self.peer_rules) {
+            let (key, entry) = entry.map_err(map_error(abi::PEER_RULES, "read"))?;
+            let (peer, half) = peer_class(&key);
+            of(&mut rules, half).extend(peer.rules(&entry));
+        }
         for entry in batch::entries(&self.rules) {
             let (key, rule) = entry.map_err(map_error(abi::POLICY_RULES, "read"))?;
             let (prefix, half) = rule_prefix(&key);
@@ -283,13 +295,42 @@ impl PinnedPolicyMaps {
             }
             .map_err(map_error(abi::ADDRESS_CLASSES, "write"))?;
         }
-        for (prefix, rule) in rule_changes(&from.rules, &to.rules) {
+        self.write_peer_rules(half, from, to)?;
+        let changes = rule_changes(&from.rules, &to.rules);
+        for (prefix, rule) in changes.filter(|(prefix, _)| prefix.is_by_prefix()) {
             let key = rule_key(prefix, half);
             match rule {
                 Some(rule) => self.rules.insert(&key, rule, 0),
                 None => ignore_missing(self.rules.remove(&key)),
             }
             .map_err(map_error(abi::POLICY_RULES, "write"))?;
+        }
+        Ok(())
+    }
+}
+
+impl PinnedPolicyMaps {
+    /// Writes the entries with a changed rule. Removed ones are first: the map has room for two halves.
+    fn write_peer_rules(
+        &mut self,
+        half: u32,
+        from: &PolicyTables,
+        to: &PolicyTables,
+    ) -> Result<(), MapsError> {
+        let changes = from.rules.changes(&to.rules);
+        let mut peers: Vec<PeerClass> = changes
+            .filter(|prefix| !prefix.is_by_prefix())
+            .map(RulePrefix::peer)
+            .collect();
+        peers.dedup();
+        let (kept, removed): (Vec<_>, Vec<_>) = peers.into_iter().partition(|peer| to.has_rules(*peer));
+        for peer in removed.into_iter().chain(kept) {
+            let key = peer_rules_key(peer, half);
+            match to.peer_rules(peer) {
+                Some(entry) => self.peer_rules.insert(key, entry, 0),
+                None => ignore_missing(self.peer_rules.remove(&key)),
+            }
+            .map_err(map_error(abi::PEER_RULES, "write"))?;
         }
         Ok(())
     }
@@ -340,6 +381,27 @@ fn rule_changes<'m>(
     removed.chain(changed)
 }
 
+fn peer_rules_key(peer: PeerClass, half: u32) -> PeerRulesKey {
+    PeerRulesKey {
+        set: peer.set,
+        class: peer.class,
+        half: u8::from(half != 0),
+        dimension: peer.dimension,
+        proto: peer.proto,
+        pad: 0,
+    }
+}
+
+fn peer_class(key: &PeerRulesKey) -> (PeerClass, u32) {
+    let peer = PeerClass {
+        set: key.set,
+        dimension: key.dimension,
+        class: key.class,
+        proto: key.proto,
+    };
+    (peer, key.half.into())
+}
+
 fn rule_key(prefix: &RulePrefix, half: u32) -> Key<RuleKey> {
     let data = RuleKey {
         set: prefix.set,
@@ -383,6 +445,10 @@ mod tests {
         };
         for half in [0, 1] {
             assert_eq!(rule_prefix(&rule_key(&prefix, half)), (prefix, half));
+            assert_eq!(
+                peer_class(&peer_rules_key(prefix.peer(), half)),
+                (prefix.peer(), half)
+            );
         }
     }
 

@@ -32,5 +32,6 @@ pub use model::{
     ServicePeerPort, Verdict, VerdictAction,
 };
 pub use protected_pods::{ProtectedPods, ProxiedEndpoints, protected_pods};
+pub use selection::selects_local_pods;
 pub use shadowed::shadowed;
 pub use tables::{Dimension, PodSets, RuleKey, RuleValue, SetInfo, Tables};

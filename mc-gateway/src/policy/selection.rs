@@ -7,7 +7,7 @@ use mc_api::label_identity::{Labels, MAX_ID, MIN_ID, NAMESPACE_NAME};
 use mc_api::network_policy::{NamespaceMatch, PodMatch};
 
 use super::model::{Identity, LocalPod, PolicySet};
-use super::order::EnforcedRule;
+use super::order::{EnforcedRule, enforced_rules};
 
 /// A Pod with the labels of its Namespace.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,16 @@ pub(super) fn identities(set: &PolicySet) -> (BTreeMap<u32, &Identity>, Vec<u32>
     ambiguous.sort_unstable();
     ambiguous.dedup();
     (identities, ambiguous)
+}
+
+/// Whether a rule applies to a Pod of the node.
+#[must_use]
+pub fn selects_local_pods(set: &PolicySet) -> bool {
+    let (rules, _) = enforced_rules(set);
+    let namespaces = namespaces(set);
+    let pods = by_address(&set.local_pods, &namespaces);
+    pods.values()
+        .any(|pod| rules.iter().any(|rule| applies_to(rule, pod)))
 }
 
 /// Whether a rule applies to a Pod.

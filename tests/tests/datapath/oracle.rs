@@ -25,7 +25,8 @@ use mc_gateway_common::{
         flow_entry::FlowEntry,
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS, RULE_REJECT,
+            POD_CLOSED, POD_DROPS_UNKNOWN, PortRule, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS,
+            RULE_REJECT,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY,
@@ -201,18 +202,37 @@ fn policies_json(policies: &PolicyMaps) -> Value {
     let blocks: Vec<Value> = blocks
         .map(|((bits, key), class)| json!({ "network": network(bits - ADDRESS_CLASS_BITS, key.addr), "class": class }))
         .collect();
-    let rules = policies
-        .rules
-        .iter()
-        .filter(|((_, key), _)| u32::from(key.half) == half);
-    let rules: Vec<Value> = rules
-        .map(|((bits, key), rule)| {
+    let by_prefix = policies.rules.iter().map(|((len, key), rule)| {
+        let port = (u16::from_be_bytes(key.port), len - RULE_BITS);
+        (
+            key.half,
+            (key.set, key.dimension, key.class, key.proto),
+            port,
+            *rule,
+        )
+    });
+    let by_peer = policies.peer_rules.iter().flat_map(|(key, rules)| {
+        let used = rules.by_port.into_iter().filter(|rule| *rule != PortRule::NONE);
+        used.map(|rule| {
+            let port = (u16::from_be_bytes(rule.port), u32::from(rule.bits));
+            (
+                key.half,
+                (key.set, key.dimension, key.class, key.proto),
+                port,
+                rule.rule(),
+            )
+        })
+    });
+    let rules: Vec<Value> = by_prefix
+        .chain(by_peer)
+        .filter(|(of_half, ..)| u32::from(*of_half) == half)
+        .map(|(_, (set, dimension, class, proto), (port, bits), rule)| {
             json!({
-                "set": key.set, "class": key.class, "protocol": key.proto, "port": u16::from_be_bytes(key.port),
-                "bits": bits - RULE_BITS, "precedence": rule.precedence,
+                "set": set, "class": class, "protocol": proto, "port": port,
+                "bits": bits, "precedence": rule.precedence,
                 "passes": matches!(rule.action, RULE_ALLOW | RULE_PASS), "rejects": rule.action == RULE_REJECT,
                 "audited": rule.action & RULE_AUDITED != 0,
-                "dimension": if key.dimension == DIMENSION_ADDRESS { "address" } else { "identity" },
+                "dimension": if dimension == DIMENSION_ADDRESS { "address" } else { "identity" },
             })
         })
         .collect();

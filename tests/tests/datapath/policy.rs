@@ -9,12 +9,12 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::policy::{
-        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, POLICY_FLOWS, POLICY_PODS, POLICY_RULES,
-        POLICY_STATE, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, RULE_COUNTERS, Rule, RuleCounter,
-        RuleKey,
+        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, PEER_RULES, POLICY_FLOWS, POLICY_PODS,
+        POLICY_RULES, POLICY_STATE, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState,
+        RULE_COUNTERS, Rule, RuleCounter, RuleKey,
     },
     abi::service::ReplyKey,
-    maps::policy::PolicyMaps,
+    maps::{MemoryMaps, policy::PolicyMaps},
 };
 
 use crate::{cases, fixture::Shape, kernel::Kernel};
@@ -52,13 +52,19 @@ pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
             .insert(&Key::new(*len, *key), class, 0)
             .expect(ADDRESS_CLASSES);
     }
+    let mut peer_rules: HashMap<_, PeerRulesKey, PeerRules> = hash(ebpf, PEER_RULES);
+    for (key, rules) in &tables.peer_rules {
+        peer_rules.insert(key, rules, 0).expect(PEER_RULES);
+    }
     let map = ebpf.map_mut(POLICY_RULES).expect(POLICY_RULES);
     let mut rules: LpmTrie<_, RuleKey, Rule> = map.try_into().expect(POLICY_RULES);
     for ((len, key), rule) in &tables.rules {
         rules.insert(&Key::new(*len, *key), rule, 0).expect(POLICY_RULES);
     }
     let mut counters = counters(ebpf);
-    for rule in tables.rules.values() {
+    let by_port = tables.peer_rules.values().flat_map(|rules| rules.by_port);
+    let counted = by_port.map(|rule| rule.rule());
+    for rule in counted.chain(tables.rules.values().copied()) {
         let zeros = vec![RuleCounter::default(); nr_cpus().expect("CPUs")];
         let zeros = PerCpuValues::try_from(zeros).expect("one per CPU");
         counters.insert(rule.rule, zeros, 0).expect(RULE_COUNTERS);
@@ -84,6 +90,10 @@ pub(crate) fn clear(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     let mut classes: LpmTrie<_, AddressClassKey, u32> = map.try_into().expect(ADDRESS_CLASSES);
     for (len, key) in tables.address_classes.keys() {
         classes.remove(&Key::new(*len, *key)).expect(ADDRESS_CLASSES);
+    }
+    let mut peer_rules: HashMap<_, PeerRulesKey, PeerRules> = hash(ebpf, PEER_RULES);
+    for key in tables.peer_rules.keys() {
+        peer_rules.remove(key).expect(PEER_RULES);
     }
     let map = ebpf.map_mut(POLICY_RULES).expect(POLICY_RULES);
     let mut rules: LpmTrie<_, RuleKey, Rule> = map.try_into().expect(POLICY_RULES);
@@ -119,7 +129,7 @@ fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
             port: (1_000 + (number % 5_000) as u16).to_be_bytes(),
             ..RuleKey::default()
         };
-        policies.rules.insert((RULE_BITS + 16, key), Rule::default());
+        cases::from_remote::insert_rule(policies, key, 16, Rule::default());
     }
     for number in 0..identities {
         let key = IdentityKey {
@@ -131,25 +141,51 @@ fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
     }
 }
 
+/// Largest time with many rules, as a percentage of that with few.
+const MAX_GROWTH_PERCENT: u128 = 130;
+/// Largest time of a first packet beyond that of a packet that no policy concerns, in nanoseconds.
+const MAX_FIRST_NS: u128 = 250;
+
 /// The time of a packet depends on its kind, not on the number of rules and identities.
 #[test]
-#[ignore = "timing: for a quiet machine"]
+#[ignore = "timing: with `cargo xtask test --long`, on a quiet machine"]
 fn time_of_packets_with_policies() {
     let small = cases::from_remote::tables(Shape::default(), 0);
     let mut large = small.clone();
     enlarge(&mut large.policies, 10_000, 30_000);
-    for (name, tables) in [("20 rules", small), ("10,000 rules and 30,000 identities", large)] {
-        let start = Instant::now();
-        let kernel = Kernel::load(&tables);
-        println!("{name}: loaded in {:?}", start.elapsed());
-        let from_remote = cases::from_remote::timed_frames()
-            .into_iter()
-            .map(|(what, frame)| (cases::Program::FromRemote, what, frame));
-        for (program, what, frame) in from_remote.chain(cases::pods::timed_frames()) {
-            let program = program.name();
-            let mut times: Vec<u128> = (0..9).map(|_| kernel.time(program, &frame)).collect();
-            times.sort_unstable();
-            println!("{name}: {program}: {what}: {} ns", times[4]);
-        }
+    let few = times("20 rules", &small);
+    let many = times("10,000 rules and 30,000 identities", &large);
+    let unconcerned = few[0].1;
+    for ((what, few), (_, many)) in few.into_iter().zip(many) {
+        assert!(
+            many * 100 <= few * MAX_GROWTH_PERCENT,
+            "{what}: {few} ns, then {many}"
+        );
+        let is_first = what.contains("first");
+        assert!(
+            !is_first || many <= unconcerned + MAX_FIRST_NS,
+            "{what}: {many} ns"
+        );
     }
+}
+
+/// The median time of each kind of packet in nanoseconds; the first kind is one that no policy concerns.
+fn times(name: &str, tables: &MemoryMaps) -> Vec<(String, u128)> {
+    let start = Instant::now();
+    let kernel = Kernel::load(tables);
+    println!("{name}: loaded in {:?}", start.elapsed());
+    let from_remote = cases::from_remote::timed_frames()
+        .into_iter()
+        .map(|(what, frame)| (cases::Program::FromRemote, what, frame));
+    let median = |(program, what, frame): (cases::Program, &str, Vec<u8>)| {
+        let program = program.name();
+        let mut times: Vec<u128> = (0..9).map(|_| kernel.time(program, &frame)).collect();
+        times.sort_unstable();
+        println!("{name}: {program}: {what}: {} ns", times[4]);
+        (format!("{program}: {what}"), times[4])
+    };
+    from_remote
+        .chain(cases::pods::timed_frames())
+        .map(median)
+        .collect()
 }

@@ -17,7 +17,7 @@ use mc_gateway::{
 use mc_gateway_common::{
     abi::{
         ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, Prefix, V4_PREFIX_BITS,
-        policy::RuleCounter,
+        policy::{RuleCounter, SET_BY_PREFIX},
     },
     maps::MemoryMaps,
     packet::ip::{ICMP, ICMPV6, TCP, UDP},
@@ -217,6 +217,7 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
     let counters = RuleCounterMap::open(pins.dir()).expect("the counters");
     let (mut counted_packets, mut audited_packets) = (0, 0);
+    let (mut by_peer, mut by_prefix) = (0, 0);
     let mut cache = DesiredCache::default();
     let mut results: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
     // Errors without a limit.
@@ -249,6 +250,18 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
         for _ in 0..PACKETS_PER_SET {
             let (program, packet) = packet(&mut rng);
             let (wanted, rules) = expected(&world, &selected, program, &packet);
+            let pods = match packet.direction {
+                Direction::Ingress => &desired.policies.tables.pods,
+                Direction::Egress => &desired.policies.tables.egress_pods,
+            };
+            if let Some(pod) = pods.get(&to_abi_addr(packet.pod)) {
+                let by_map = if pod.set & SET_BY_PREFIX == 0 {
+                    &mut by_peer
+                } else {
+                    &mut by_prefix
+                };
+                *by_map += 1;
+            }
             let frame = frame(&packet);
             let action = kernel.run(program.name(), &frame).action;
             for rule in rules {
@@ -298,6 +311,9 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
         assert_eq!(counted, decided, "seed {seed}, set {number}");
     }
     println!("{results:?}; {counted_packets} counted by rules, {audited_packets} of them by audited ones");
+    println!("{by_peer} compared with rules by peer, {by_prefix} with rules by prefix");
+    assert!(by_peer > packets / 10, "{by_peer}");
+    assert!(by_prefix > packets / 20, "{by_prefix}");
     assert!(counted_packets > packets / 10, "{counted_packets}");
     assert!(audited_packets > packets / 50, "{audited_packets}");
     let of_remote = [DropReason::IdentityUnknown, DropReason::IdentityForged];

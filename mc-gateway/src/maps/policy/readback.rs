@@ -3,11 +3,11 @@
 
 use aya::maps::lpm_trie::Key;
 use mc_gateway_common::abi::policy::{
-    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, IdentityKey, PolicyPod, PolicyPodKey,
-    RuleKey,
+    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, IdentityKey, PeerRulesKey, PolicyPod,
+    PolicyPodKey, RuleKey,
 };
 
-use super::{PinnedPolicyMaps, PolicyContents, rule_prefix};
+use super::{PinnedPolicyMaps, PolicyContents, peer_class, rule_prefix};
 use crate::maps::batch;
 use crate::maps::entries::has_entries;
 use crate::maps::error::{MapsError, map_error};
@@ -47,6 +47,10 @@ impl PinnedPolicyMaps {
             let len = key.prefix_len().saturating_sub(ADDRESS_CLASS_BITS);
             expected.half(half).address_classes.get(&(len, addr))
         };
+        let peer_rules = |key: &PeerRulesKey| {
+            let (peer, half) = peer_class(key);
+            expected.half(half).peer_rules(peer)
+        };
         let rule = |key: &Key<RuleKey>| {
             let (prefix, half) = rule_prefix(key);
             expected.half(half).rules.get(&prefix)
@@ -66,9 +70,15 @@ impl PinnedPolicyMaps {
                 abi::ADDRESS_CLASSES,
             )?
             && has_entries(
+                batch::entries(&self.peer_rules),
+                peer_rules,
+                expected.count(|of| of.peers().count()),
+                abi::PEER_RULES,
+            )?
+            && has_entries(
                 batch::entries(&self.rules),
                 rule,
-                expected.count(|of| of.rules.len()),
+                expected.count(PolicyTables::rules_by_prefix),
                 abi::POLICY_RULES,
             )?)
     }

@@ -1,6 +1,6 @@
 //! `from_remote`: network policies on packets to Pods of this node.
 
-use std::net::IpAddr;
+use std::{cmp::Reverse, net::IpAddr};
 
 use mc_gateway_common::{
     abi::{
@@ -8,8 +8,9 @@ use mc_gateway_common::{
         policy::{
             ADDRESS_CLASS_BITS, ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS,
             DIMENSION_IDENTITY, DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState,
-            RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey,
+            IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PeerRules, PeerRulesKey, PolicyPod,
+            PolicyPodKey, PolicyState, PortRule, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS,
+            RULE_REJECT, Rule, RuleKey, SET_BY_PREFIX,
         },
         service::ReplyKey,
     },
@@ -133,7 +134,11 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
         } else {
             (SET, SET_IN_FORCE)
         };
-        let enforced = if half == 0 { set } else { in_force };
+        let (set, enforced) = if half == 0 {
+            (set, set)
+        } else {
+            (set | SET_BY_PREFIX, in_force)
+        };
         policies.pods.insert(key, PolicyPod { set, enforced, flags });
     };
     for direction in [DIRECTION_INGRESS, DIRECTION_EGRESS] {
@@ -182,14 +187,15 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
             .insert((ADDRESS_CLASS_BITS + 128, key), class);
     }
     let of_set = |set, rules: &[RuleRow]| rules.iter().map(move |row| (set, *row)).collect::<Vec<_>>();
-    let mut rules = of_set(SET, &RULES);
-    rules.extend(of_set(EGRESS_SET, &EGRESS_RULES));
+    let by_map = |set| if half == 0 { set } else { set | SET_BY_PREFIX };
+    let mut rules = of_set(by_map(SET), &RULES);
+    rules.extend(of_set(by_map(EGRESS_SET), &EGRESS_RULES));
     if half != 0 {
         rules.extend(of_set(SET_IN_FORCE, &RULES));
         rules.extend(of_set(EGRESS_SET_IN_FORCE, &EGRESS_RULES));
-        let audited = of_set(SET, &AUDITED)
+        let audited = of_set(by_map(SET), &AUDITED)
             .into_iter()
-            .chain(of_set(EGRESS_SET, &AUDITED_EGRESS));
+            .chain(of_set(by_map(EGRESS_SET), &AUDITED_EGRESS));
         rules.extend(
             audited.map(|(set, (proto, port, bits, class, action, precedence))| {
                 (set, (proto, port, bits, class, action | RULE_AUDITED, precedence))
@@ -217,7 +223,7 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
             action,
             rule,
         };
-        policies.rules.insert((RULE_BITS + bits, key), rule);
+        insert_rule(&mut policies, key, bits, rule);
     }
     // A flow that the Pod has opened.
     let flow = ReplyKey {
@@ -230,6 +236,36 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
     policies.flows.borrow_mut().insert(flow, u64::MAX);
     tables.policies = policies;
     tables
+}
+
+/// Adds a rule for the ports of a prefix to the map of its set.
+pub(crate) fn insert_rule(policies: &mut PolicyMaps, key: RuleKey, bits: u32, rule: Rule) {
+    if key.set & SET_BY_PREFIX != 0 {
+        policies.rules.insert((RULE_BITS + bits, key), rule);
+        return;
+    }
+    let peer = PeerRulesKey {
+        set: key.set,
+        class: key.class,
+        half: key.half,
+        dimension: key.dimension,
+        proto: key.proto,
+        pad: 0,
+    };
+    let entry = policies.peer_rules.entry(peer).or_insert(PeerRules::NONE);
+    entry.by_port.rotate_right(1);
+    assert_eq!(entry.by_port[0], PortRule::NONE, "{key:?} has too many ports");
+    entry.by_port[0] = PortRule {
+        precedence: rule.precedence,
+        rule: rule.rule,
+        port: key.port,
+        bits: u8::try_from(bits).expect("at most 16"),
+        action: u8::try_from(rule.action).expect("an action"),
+    };
+    // No rule is behind the others.
+    entry
+        .by_port
+        .sort_by_key(|rule| (*rule == PortRule::NONE, Reverse(rule.bits)));
 }
 
 /// Frames on `mc0` that take each way through `from_remote`, with its name.

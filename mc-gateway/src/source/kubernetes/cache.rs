@@ -8,6 +8,7 @@ use mc_api::network_policy::{Group, Policy};
 use mc_kube::NamespacedName;
 
 use crate::config::PolicyEnforcement;
+use crate::desired::selects_pods;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
 use crate::policy::Mode;
@@ -271,6 +272,19 @@ impl ObjectCache {
     /// Whether Pods of other Nodes keep their labels, for policies: also with `auto`, whose mode may change.
     fn keeps_labels(&self) -> bool {
         self.enforcement.may_be_all()
+    }
+
+    /// Whether rules may concern the Pods of other Nodes: a policy selects a Pod of the agent's Node, or the Node is a
+    /// gateway, which closes the Services of selected Pods on any Node.
+    pub(super) fn needs_peers(&self) -> bool {
+        if self.cluster_policies.current.is_empty() && self.policies.current.is_empty() {
+            return false;
+        }
+        let own = self.pods.current.values().filter(|pod| pod.node == self.node);
+        let own: Vec<_> = own.cloned().collect();
+        let namespaces = self.identity_objects().unwrap_or_default().namespaces;
+        self.gateways.current.contains_key(&self.node)
+            || selects_pods(&self.policy_objects(), &namespaces, &own)
     }
 
     /// Whether rules for egress are enforced.

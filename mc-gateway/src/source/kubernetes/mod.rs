@@ -166,13 +166,11 @@ fn watch_all(client: Client, namespace: &str, config: &Config) -> Receiver {
     if enforced {
         streams.extend(policy_watches(&client, node, &absent));
     }
-    if config.policy_enforcement.may_be_all() {
-        streams.push(address_group_watch(&client, namespace, node));
-    }
     if config.policy_enforcement == PolicyEnforcement::Auto {
         streams.extend(antrea_watches(&client, node, &absent));
     }
-    let pods = PodWatch::new(Api::all(client), config);
+    let address_groups = address_group_watch(&client, namespace, node);
+    let pods = PodWatch::new(Api::all(client), config, address_groups);
     let cache = ObjectCache::new(namespace, node, config.policy_enforcement);
     let (sender, receiver) = state_channel::channel(None);
     tokio::spawn(run(
@@ -310,7 +308,8 @@ async fn run(
         let Some((kind, event)) = event else {
             due = None;
             let began = Instant::now();
-            pods.update_scope(&mut cache, failing.contains_key(ADDRESS_GROUP_SLICE));
+            let address_groups = pods.update_scope(&mut cache, failing.contains_key(ADDRESS_GROUP_SLICE));
+            events.extend(address_groups);
             // An agent that does not know all policies changes nothing.
             if !enforced || cache.policies_are_synced() {
                 publish(&cache, &pods, &failing, &sender);

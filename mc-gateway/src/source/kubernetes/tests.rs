@@ -13,6 +13,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::config::Cli;
+use crate::desired::selects_pods;
 use crate::policy::Mode;
 
 const POLICY_KINDS: [&str; 5] = [
@@ -484,6 +485,7 @@ async fn all_rules_are_enforced_only_with_the_pods_of_all_nodes() {
     server.set(AGENTS, Answer::Items(vec![named("n1")]));
     server.set(CONTROLLERS, Answer::Items(vec![named("antrea-controller")]));
     server.set("pods", Answer::Items(vec![pod("n1")]));
+    server.set("clusternetworkpolicies", policy("web"));
     let mut receiver = start_agent(&server, "auto");
     wait_mode(&mut receiver, Mode::ClusterSetOnly).await;
     server.set("pods", Answer::Code(503));
@@ -533,6 +535,7 @@ async fn a_gateway_watches_all_pods_only_while_policies_require_them() {
     let gateway =
         json!({ "metadata": { "name": "n1" }, "gatewayIP": "192.0.2.1", "internalIP": "192.0.2.1" });
     server.set("gateways", Answer::Items(vec![gateway]));
+    server.set("clusternetworkpolicies", policy("web"));
     let mut receiver = start_agent(&server, "auto");
     let node = json!({ "metadata": { "name": "n1" }, "spec": { "podCIDRs": ["10.9.0.0/24"] } });
     server.set("nodes", Answer::Items(vec![node]));
@@ -567,8 +570,23 @@ fn complete() -> Value {
     slice("complete", &json!({ "revision": 1, "complete": true }))
 }
 
-/// An agent of Node n1 that enforces all rules, in a cluster with a Pod on n1 and one on n2.
+/// A policy for the Pods with this label.
+fn policy(app: &str) -> Answer {
+    let spec = json!({
+        "priority": 1, "appliedTo": [{ "podSelector": { "matchLabels": { "app": app } } }],
+        "ingress": [{ "action": "Drop" }],
+    });
+    Answer::Items(vec![json!({ "metadata": { "name": "drop" }, "spec": spec })])
+}
+
+/// An agent of Node n1 that enforces all rules, in a cluster with a Pod on n1, which a policy selects, and one on n2.
 fn start_with_pods(server: &Server) -> Receiver {
+    server.set("clusternetworkpolicies", policy("web"));
+    start_with_policies(server)
+}
+
+/// As [`start_with_pods`], with the policies of the server.
+fn start_with_policies(server: &Server) -> Receiver {
     let pod = |node: &str, address: &str| {
         json!({
             "metadata": { "name": node, "namespace": "shop", "labels": { "app": "web" } },
@@ -626,6 +644,56 @@ async fn complete_address_groups_replace_the_pods_of_other_nodes() {
             .address_groups
             .iter()
             .any(|group| group.ips == ["10.9.0.3"])
+    })
+    .await;
+}
+
+/// Every agent got the groups, also on a Node without a Pod that any policy selects.
+#[tokio::test(start_paused = true)]
+async fn address_groups_are_watched_once_a_policy_selects_a_pod_of_the_node() {
+    let server = Server::default();
+    server.set(SLICES, Answer::Items(vec![group("10.9.0.2"), complete()]));
+    server.set("clusternetworkpolicies", policy("db"));
+    let mut receiver = start_with_policies(&server);
+    let policies = |objects: &Option<Arc<Objects>>| {
+        objects
+            .as_ref()
+            .map_or(0, |objects| objects.policies.policies.len())
+    };
+    let found = timeout(LONG, receiver.wait_for(|objects| policies(objects) == 1)).await;
+    let objects = found.unwrap().unwrap().clone().unwrap();
+    assert_eq!((objects.pods.len(), objects.address_groups.len()), (1, 0));
+    sleep(LONG).await;
+    assert_eq!(server.lists(SLICES), 0);
+    // Objects with the policy, and without the peer, would let the rule lack it.
+    server.set("clusternetworkpolicies", policy("web"));
+    let selects = |objects: &Option<Arc<Objects>>| {
+        let objects = objects.as_ref().unwrap();
+        let selects = selects_pods(&objects.policies, &[], &objects.pods);
+        assert_eq!(objects.address_groups.len(), usize::from(selects), "{objects:?}");
+        selects
+    };
+    timeout(LONG, receiver.wait_for(selects)).await.unwrap().unwrap();
+    // They stay: another Pod of the Node may be selected soon.
+    server.set("clusternetworkpolicies", policy("db"));
+    sleep(LONG).await;
+    assert_eq!(receiver.borrow().as_ref().unwrap().address_groups.len(), 1);
+}
+
+/// A gateway closes Services that its service proxy serves while a policy selects their Pods, on any Node.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_watches_address_groups_while_there_are_policies() {
+    let server = Server::default();
+    server.set(SLICES, Answer::Items(vec![group("10.9.0.2"), complete()]));
+    let gateway =
+        json!({ "metadata": { "name": "n1" }, "gatewayIP": "192.0.2.1", "internalIP": "192.0.2.1" });
+    server.set("gateways", Answer::Items(vec![gateway]));
+    let node = json!({ "metadata": { "name": "n1" }, "spec": { "podCIDRs": ["10.9.0.0/24"] } });
+    server.set("clusternetworkpolicies", policy("db"));
+    let mut receiver = start_with_policies(&server);
+    server.set("nodes", Answer::Items(vec![node]));
+    wait_pods(&server, &mut receiver, OWN_PODS, |objects| {
+        objects.address_groups.len() == 1
     })
     .await;
 }

@@ -37,8 +37,10 @@ static FLOWS: LruHashMap<ReplyKey, u64, { MAX_POLICY_FLOWS as usize }> = LruHash
 static COUNTERS: PerCpuHashMap<u32, RuleCounter, { MAX_RULE_COUNTERS as usize }, AS_NEEDED> =
     PerCpuHashMap::new();
 
-// Values are copied at once. The maps without preallocation free a replaced entry after the last program that may read
-// it (RCU); a reused entry of the flows has the time of another flow for one packet.
+// Values are copied at once. A map without preallocation may give a freed entry to another key at once (bpf_mem_alloc,
+// Linux 6.1). The agent frees entries of the half that programs do not use; programs that began before the halves
+// changed have ended when the agent writes again. A reused entry of the flows has the time of another flow for one
+// packet.
 impl Policies for KernelMaps {
     #[inline(always)]
     fn policy_state(&self) -> PolicyState {

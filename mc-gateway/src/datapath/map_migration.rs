@@ -327,6 +327,8 @@ pub(crate) fn remove_all(root: &Path) -> Result<usize, DatapathError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use mc_gateway_common::abi::service;
 
     use super::*;
@@ -382,6 +384,18 @@ mod tests {
             "newer",
             "programs use the complete maps"
         );
+    }
+
+    /// The README named the directory of an older layout, and its commands failed.
+    #[test]
+    fn the_readme_names_the_directory_of_this_layout() {
+        let readme = include_str!("../../../README.md");
+        let is_separator = |c: char| !c.is_ascii_alphanumeric() && c != '-';
+        let named: BTreeSet<&str> = readme
+            .split(is_separator)
+            .filter(|word| word.starts_with("maps-v"))
+            .collect();
+        assert_eq!(named, [abi::MAPS_DIR].into());
     }
 
     #[test]

@@ -16,14 +16,8 @@ use crate::shared_map::SharedMap;
 /// converted in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RulePrefix {
-    /// Set of rules, with `SET_BY_PREFIX` if the map has them by prefix of the port.
-    pub set: u32,
-    /// `DIMENSION_*`.
-    pub dimension: u8,
-    /// Class in the dimension.
-    pub class: u32,
-    /// Protocol, or `PROTO_OTHER`.
-    pub proto: u8,
+    /// Set, peer and protocol.
+    pub peer: PeerClass,
     /// First port of the range.
     pub port: u16,
     /// Common bits of the ports, 0 to 16.
@@ -53,7 +47,7 @@ impl RulePrefix {
     /// Whether the rule is in `mc_policy_rules`.
     #[must_use]
     pub const fn is_by_prefix(&self) -> bool {
-        self.set & SET_BY_PREFIX != 0
+        self.peer.set & SET_BY_PREFIX != 0
     }
 }
 

@@ -3,6 +3,8 @@
 //! The tables exist twice. [`PolicyState::half`] selects those in use, and the agent writes only the others: every
 //! packet meets the tables of one moment. A key contains its half.
 
+use core::cmp::Reverse;
+
 use super::addr::Addr;
 
 /// Name of the state: array of one [`PolicyState`].
@@ -135,36 +137,12 @@ pub struct AddressClassKey {
     pub addr: Addr,
 }
 
-/// [`RuleKey::dimension`]: the class is that of an identity.
+/// [`PeerRulesKey::dimension`]: the class is that of an identity.
 pub const DIMENSION_IDENTITY: u8 = 0;
-/// [`RuleKey::dimension`]: the class is that of an address.
+/// [`PeerRulesKey::dimension`]: the class is that of an address.
 pub const DIMENSION_ADDRESS: u8 = 1;
-/// [`RuleKey::proto`] of every protocol without rules of its own.
+/// [`PeerRulesKey::proto`] of every protocol without rules of its own.
 pub const PROTO_OTHER: u8 = 0;
-/// Bits in front of the port in a [`RuleKey`].
-pub const RULE_BITS: u32 = 112;
-
-/// A packet as the rules see it, or a range of ports: a prefix of [`RULE_BITS`] and the common bits of the ports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-pub struct RuleKey {
-    /// The set of rules of the Pod ([`PolicyPod::set`]).
-    pub set: u32,
-    /// Class of the peer in the dimension.
-    pub class: u32,
-    /// The half.
-    pub half: u8,
-    /// [`DIMENSION_IDENTITY`] or [`DIMENSION_ADDRESS`].
-    pub dimension: u8,
-    /// TCP, UDP, SCTP, ICMP, `ICMPv6` or [`PROTO_OTHER`].
-    pub proto: u8,
-    /// Always 0. Padding of three bytes would be cleared by a call of `memset` for each key.
-    pub pad: u8,
-    /// Always 0.
-    pub pad_to_port: u16,
-    /// Port of the destination, or type and code of an ICMP message, in network order.
-    pub port: [u8; 2],
-}
 
 /// The rules of a set for the peers of a class and a protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,10 +156,26 @@ pub struct PeerRulesKey {
     pub half: u8,
     /// [`DIMENSION_IDENTITY`] or [`DIMENSION_ADDRESS`].
     pub dimension: u8,
-    /// As [`RuleKey::proto`].
+    /// TCP, UDP, SCTP, ICMP, `ICMPv6` or [`PROTO_OTHER`].
     pub proto: u8,
     /// Always 0.
     pub pad: u8,
+}
+
+/// Bits in front of the port in a [`RuleKey`].
+pub const RULE_BITS: u32 = 112;
+
+/// A packet as the rules see it, or a range of ports: a prefix of [`RULE_BITS`] and the common bits of the ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct RuleKey {
+    /// Set, peer and protocol.
+    pub peer: PeerRulesKey,
+    /// Always 0. Together with [`PeerRulesKey::pad`], padding of three bytes would be cleared by a call of `memset` for
+    /// each key.
+    pub pad_to_port: u16,
+    /// Port of the destination, or type and code of an ICMP message, in network order.
+    pub port: [u8; 2],
 }
 
 /// Prefixes of ports in [`PeerRules`].
@@ -269,6 +263,23 @@ impl PeerRules {
         by_port: [PortRule::NONE; PEER_RULE_PORTS],
     };
 
+    /// An entry with these rules, [`PEER_RULE_PORTS`] at most: others are left out.
+    #[must_use]
+    pub fn new(rules: impl IntoIterator<Item = PortRule>) -> Self {
+        let mut entry = Self::NONE;
+        for (slot, rule) in entry.by_port.iter_mut().zip(rules) {
+            *slot = rule;
+        }
+        let order = |rule: &PortRule| (*rule == PortRule::NONE, Reverse(rule.bits), rule.port);
+        entry.by_port.sort_unstable_by_key(order);
+        entry
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> impl Iterator<Item = &PortRule> {
+        self.by_port.iter().take_while(|rule| **rule != PortRule::NONE)
+    }
+
     /// The first rule for a port in network order, or [`Rule::NONE`].
     #[inline(always)]
     #[must_use]
@@ -287,6 +298,19 @@ impl PortRule {
         bits: 0,
         action: 0,
     };
+
+    /// The rule for the ports of a prefix, of which `port` is the first one in network order. A rule with an action
+    /// above 255 drops packets.
+    #[must_use]
+    pub fn new(rule: &Rule, port: [u8; 2], bits: u8) -> Self {
+        Self {
+            precedence: rule.precedence,
+            rule: rule.rule,
+            port,
+            bits,
+            action: u8::try_from(rule.action).unwrap_or_default(),
+        }
+    }
 
     /// Whether a port in network order is in the prefix.
     #[inline(always)]

@@ -18,11 +18,12 @@ pub trait Policies {
     /// Class of the longest block that contains the address.
     fn address_class(&self, key: &AddressClassKey) -> Option<u32>;
     /// The rule for a port in network order, of a set without
-    /// [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`] if no rule has it. An optional rule
+    /// [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`] without any. An optional rule
     /// would be copied while it is undefined, which the verifier rejects.
     fn peer_rule(&self, key: &PeerRulesKey, port: [u8; 2]) -> Rule;
-    /// The rule for a packet, of a set with [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX).
-    fn policy_rule(&self, key: &RuleKey) -> Option<Rule>;
+    /// The rule for a packet, of a set with [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`]
+    /// without any.
+    fn policy_rule(&self, key: &RuleKey) -> Rule;
     /// Counts a packet of this many bytes on which a rule has decided, by the ID of the rule.
     fn count_rule(&self, rule: u32, bytes: u32);
     /// Time of the last packet of a flow.
@@ -102,9 +103,9 @@ mod host {
             rules.map_or(Rule::NONE, |rules| rules.at(port))
         }
 
-        fn policy_rule(&self, key: &RuleKey) -> Option<Rule> {
+        fn policy_rule(&self, key: &RuleKey) -> Rule {
             let port = u16::from_be_bytes(key.port);
-            (0..=16_u32).rev().find_map(|bits| {
+            let longest = (0..=16_u32).rev().find_map(|bits| {
                 let mask = u16::MAX.checked_shl(16_u32.wrapping_sub(bits)).unwrap_or(0);
                 let prefix = RuleKey {
                     port: (port & mask).to_be_bytes(),
@@ -114,7 +115,8 @@ mod host {
                     .rules
                     .get(&(RULE_BITS.wrapping_add(bits), prefix))
                     .copied()
-            })
+            });
+            longest.unwrap_or(Rule::NONE)
         }
 
         fn count_rule(&self, rule: u32, bytes: u32) {

@@ -20,7 +20,7 @@ pub struct RuleQuery {
     pub address: u32,
     /// The half of the maps.
     pub half: u8,
-    /// As [`RuleKey::proto`].
+    /// As [`PeerRulesKey::proto`].
     pub proto: u8,
     /// As [`RuleKey::port`].
     pub port: [u8; 2],
@@ -78,35 +78,22 @@ pub fn first_rule<M: Maps>(maps: &M, query: &RuleQuery) -> PackedRule {
 /// The first rule of a set for the class of a peer; [`Rule::NONE`] without any.
 #[inline(always)]
 fn find_rule<M: Maps>(maps: &M, query: &RuleQuery, dimension: u8, class: u32) -> Rule {
-    let RuleQuery {
-        set,
-        half,
-        proto,
-        port,
-        ..
-    } = *query;
-    if set & SET_BY_PREFIX == 0 {
-        let key = PeerRulesKey {
-            set,
-            class,
-            half,
-            dimension,
-            proto,
-            pad: 0,
-        };
-        maps.peer_rule(&key, port)
+    let peer = PeerRulesKey {
+        set: query.set,
+        class,
+        half: query.half,
+        dimension,
+        proto: query.proto,
+        pad: 0,
+    };
+    if peer.set & SET_BY_PREFIX == 0 {
+        maps.peer_rule(&peer, query.port)
     } else {
-        let rule = maps.policy_rule(&RuleKey {
-            set,
-            class,
-            half,
-            dimension,
-            proto,
-            pad: 0,
+        maps.policy_rule(&RuleKey {
+            peer,
             pad_to_port: 0,
-            port,
-        });
-        rule.unwrap_or(Rule::NONE)
+            port: query.port,
+        })
     }
 }
 
@@ -124,16 +111,12 @@ mod tests {
             rule: u32::MAX,
         };
         assert_eq!(PackedRule::new(rule).rule(), Some(rule));
-        assert_eq!(
-            PackedRule::new(Rule {
-                rule: 0,
-                action: 0,
-                ..rule
-            })
-            .rule()
-            .map(|rule| rule.rule),
-            Some(0)
-        );
+        let zeros = Rule {
+            action: 0,
+            rule: 0,
+            ..rule
+        };
+        assert_eq!(PackedRule::new(zeros).rule(), Some(zeros));
         assert_eq!(PackedRule::new(Rule::NONE).rule(), None);
     }
 }

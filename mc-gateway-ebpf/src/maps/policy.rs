@@ -73,8 +73,9 @@ impl Policies for KernelMaps {
     }
 
     #[inline(always)]
-    fn policy_rule(&self, key: &RuleKey) -> Option<Rule> {
-        RULES.get(&Key::new(RULE_BITS + 16, *key)).copied()
+    fn policy_rule(&self, key: &RuleKey) -> Rule {
+        let rule = RULES.get(&Key::new(RULE_BITS + 16, *key));
+        rule.copied().unwrap_or(Rule::NONE)
     }
 
     #[inline(always)]

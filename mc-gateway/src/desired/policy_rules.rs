@@ -9,7 +9,7 @@ use mc_gateway_common::abi::policy::{
 };
 
 use crate::policy::{Dimension, RuleKey, RuleValue};
-use crate::policy_tables::RulePrefix;
+use crate::policy_tables::{PeerClass, RulePrefix};
 use crate::shared_map::SharedMap;
 
 /// The map that has the rules of each set.
@@ -82,13 +82,15 @@ pub(super) fn rule_entries(
 
 fn rule_prefix(key: &RuleKey, by_map: &SetsByMap) -> RulePrefix {
     RulePrefix {
-        set: by_map.number(key.set),
-        class: key.class,
-        dimension: match key.dimension {
-            Dimension::Identity => DIMENSION_IDENTITY,
-            Dimension::Address => DIMENSION_ADDRESS,
+        peer: PeerClass {
+            set: by_map.number(key.set),
+            dimension: match key.dimension {
+                Dimension::Identity => DIMENSION_IDENTITY,
+                Dimension::Address => DIMENSION_ADDRESS,
+            },
+            class: key.class,
+            proto: key.protocol,
         },
-        proto: key.protocol,
         port: key.port,
         bits: key.port_bits,
     }

@@ -19,7 +19,7 @@ pub(super) fn policies(snapshot: &Snapshot) -> Table {
     // Pods share sets, and a set may have many rules: they are counted once.
     let mut counts: BTreeMap<(u32, u8), usize> = BTreeMap::new();
     for rule in tables.rules.keys() {
-        *counts.entry((rule.set, rule.dimension)).or_default() += 1;
+        *counts.entry((rule.peer.set, rule.peer.dimension)).or_default() += 1;
     }
     let row = |direction: &str, (addr, pod): (&Addr, &PolicyPod)| {
         let of_pod = |dimension| counts.get(&(pod.set, dimension)).copied().unwrap_or_default();

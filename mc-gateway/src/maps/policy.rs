@@ -307,9 +307,7 @@ impl PinnedPolicyMaps {
         }
         Ok(())
     }
-}
 
-impl PinnedPolicyMaps {
     /// Writes the entries with a changed rule. Removed ones are first: the map has room for two halves.
     fn write_peer_rules(
         &mut self,
@@ -320,7 +318,7 @@ impl PinnedPolicyMaps {
         let changes = from.rules.changes(&to.rules);
         let mut peers: Vec<PeerClass> = changes
             .filter(|prefix| !prefix.is_by_prefix())
-            .map(RulePrefix::peer)
+            .map(|prefix| prefix.peer)
             .collect();
         peers.dedup();
         let (kept, removed): (Vec<_>, Vec<_>) = peers.into_iter().partition(|peer| to.has_rules(*peer));
@@ -404,12 +402,7 @@ fn peer_class(key: &PeerRulesKey) -> (PeerClass, u32) {
 
 fn rule_key(prefix: &RulePrefix, half: u32) -> Key<RuleKey> {
     let data = RuleKey {
-        set: prefix.set,
-        class: prefix.class,
-        half: u8::from(half != 0),
-        dimension: prefix.dimension,
-        proto: prefix.proto,
-        pad: 0,
+        peer: peer_rules_key(prefix.peer, half),
         pad_to_port: 0,
         port: prefix.port.to_be_bytes(),
     };
@@ -418,15 +411,13 @@ fn rule_key(prefix: &RulePrefix, half: u32) -> Key<RuleKey> {
 
 fn rule_prefix(key: &Key<RuleKey>) -> (RulePrefix, u32) {
     let data = key.data();
+    let (peer, half) = peer_class(&data.peer);
     let prefix = RulePrefix {
-        set: data.set,
-        class: data.class,
-        dimension: data.dimension,
-        proto: data.proto,
+        peer,
         port: u16::from_be_bytes(data.port),
         bits: u8::try_from(key.prefix_len().saturating_sub(RULE_BITS)).unwrap_or(u8::MAX),
     };
-    (prefix, data.half.into())
+    (prefix, half)
 }
 
 #[cfg(test)]
@@ -436,18 +427,20 @@ mod tests {
     #[test]
     fn a_rule_key_has_all_fields_of_its_prefix() {
         let prefix = RulePrefix {
-            set: 7,
-            class: 9,
-            dimension: 1,
-            proto: 17,
+            peer: PeerClass {
+                set: 7,
+                class: 9,
+                dimension: 1,
+                proto: 17,
+            },
             port: 0x1234,
             bits: 12,
         };
         for half in [0, 1] {
             assert_eq!(rule_prefix(&rule_key(&prefix, half)), (prefix, half));
             assert_eq!(
-                peer_class(&peer_rules_key(prefix.peer(), half)),
-                (prefix.peer(), half)
+                peer_class(&peer_rules_key(prefix.peer, half)),
+                (prefix.peer, half)
             );
         }
     }
@@ -463,7 +456,10 @@ mod tests {
     #[test]
     fn removed_rules_are_the_first_changes() {
         let prefix = |set| RulePrefix {
-            set,
+            peer: PeerClass {
+                set,
+                ..PeerClass::default()
+            },
             ..RulePrefix::default()
         };
         let map = |entries: &[(u32, u32)]| -> SharedMap<_, _> {
@@ -477,7 +473,8 @@ mod tests {
             entries.iter().map(entry).collect()
         };
         let (from, to) = (map(&[(2, 2), (3, 3), (7, 7)]), map(&[(1, 1), (2, 2), (3, 4)]));
-        let changes = rule_changes(&from, &to).map(|(prefix, rule)| (prefix.set, rule.map(|rule| rule.rule)));
+        let changes =
+            rule_changes(&from, &to).map(|(prefix, rule)| (prefix.peer.set, rule.map(|rule| rule.rule)));
         let changes: Vec<_> = changes.collect();
         assert_eq!(changes, [(7, None), (1, Some(1)), (3, Some(4))]);
     }

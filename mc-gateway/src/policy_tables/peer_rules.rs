@@ -1,16 +1,12 @@
 //! The rules of a set for the peers of a class, as `mc_peer_rules` has them. Pure.
 
-use std::cmp::Reverse;
-
 use mc_gateway_common::abi::policy::{PeerRules, PortRule, Rule};
 
 use super::{PolicyTables, RulePrefix};
-use crate::shared_map::SharedMap;
-
-/// A key of `mc_peer_rules` without its half.
+/// Set, peer and protocol of rules: a key of `mc_peer_rules` without its half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PeerClass {
-    /// Set of rules.
+    /// Set of rules, with `SET_BY_PREFIX` if its rules are in `mc_policy_rules`.
     pub set: u32,
     /// `DIMENSION_*`.
     pub dimension: u8,
@@ -20,31 +16,13 @@ pub struct PeerClass {
     pub proto: u8,
 }
 
-// === impl RulePrefix ===
-
-impl RulePrefix {
-    /// The peers, without the ports.
-    #[must_use]
-    pub const fn peer(&self) -> PeerClass {
-        PeerClass {
-            set: self.set,
-            dimension: self.dimension,
-            class: self.class,
-            proto: self.proto,
-        }
-    }
-}
-
 // === impl PeerClass ===
 
 impl PeerClass {
     /// The prefix of all ports, the first one in the order of prefixes.
     const fn all_ports(self) -> RulePrefix {
         RulePrefix {
-            set: self.set,
-            dimension: self.dimension,
-            class: self.class,
-            proto: self.proto,
+            peer: self,
             port: 0,
             bits: 0,
         }
@@ -52,15 +30,11 @@ impl PeerClass {
 
     /// The rules of an entry.
     pub fn rules(self, entry: &PeerRules) -> impl Iterator<Item = (RulePrefix, Rule)> {
-        let used = entry
-            .by_port
-            .into_iter()
-            .take_while(|rule| *rule != PortRule::NONE);
-        used.map(move |rule| {
+        entry.rules().map(move |rule| {
             let prefix = RulePrefix {
+                peer: self,
                 port: u16::from_be_bytes(rule.port),
                 bits: rule.bits,
-                ..self.all_ports()
             };
             (prefix, rule.rule())
         })
@@ -81,7 +55,7 @@ impl PolicyTables {
         let mut previous = None;
         let prefixes = self.rules.keys().filter(|prefix| !prefix.is_by_prefix());
         prefixes
-            .map(RulePrefix::peer)
+            .map(|prefix| prefix.peer)
             .filter(move |peer| previous.replace(*peer) != Some(*peer))
     }
 
@@ -89,41 +63,18 @@ impl PolicyTables {
     #[must_use]
     pub fn has_rules(&self, peer: PeerClass) -> bool {
         let mut next = self.rules.iter_from(&peer.all_ports());
-        next.next().is_some_and(|(prefix, _)| prefix.peer() == peer)
+        next.next().is_some_and(|(prefix, _)| prefix.peer == peer)
     }
 
     /// The entry of `mc_peer_rules` for these peers; none without a rule.
     #[must_use]
     pub fn peer_rules(&self, peer: PeerClass) -> Option<PeerRules> {
-        peer_rules(&self.rules, peer)
-    }
-}
-
-fn peer_rules(rules: &SharedMap<RulePrefix, Rule>, peer: PeerClass) -> Option<PeerRules> {
-    let of_peer = rules.iter_from(&peer.all_ports());
-    let mut of_peer = of_peer
-        .take_while(|(prefix, _)| prefix.peer() == peer)
-        .map(|(prefix, rule)| port_rule(prefix, rule))
-        .peekable();
-    of_peer.peek()?;
-    let mut entry = PeerRules::NONE;
-    for (slot, rule) in entry.by_port.iter_mut().zip(of_peer) {
-        *slot = rule;
-    }
-    entry
-        .by_port
-        .sort_by_key(|rule| (*rule == PortRule::NONE, Reverse(rule.bits)));
-    Some(entry)
-}
-
-fn port_rule(prefix: &RulePrefix, rule: &Rule) -> PortRule {
-    PortRule {
-        precedence: rule.precedence,
-        rule: rule.rule,
-        port: prefix.port.to_be_bytes(),
-        bits: prefix.bits,
-        // Of an unknown action, as 0 is, packets are dropped.
-        action: u8::try_from(rule.action).unwrap_or_default(),
+        let of_peer = self.rules.iter_from(&peer.all_ports());
+        let of_peer = of_peer.take_while(|(prefix, _)| prefix.peer == peer);
+        let entry = PeerRules::new(
+            of_peer.map(|(prefix, rule)| PortRule::new(rule, prefix.port.to_be_bytes(), prefix.bits)),
+        );
+        (entry != PeerRules::NONE).then_some(entry)
     }
 }
 
@@ -135,6 +86,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::shared_map::SharedMap;
 
     const PEER: PeerClass = PeerClass {
         set: 7,
@@ -153,11 +105,7 @@ mod tests {
             },
             rule: precedence + 100,
         };
-        let prefix = RulePrefix {
-            port,
-            bits,
-            ..peer.all_ports()
-        };
+        let prefix = RulePrefix { peer, port, bits };
         (prefix, rule)
     }
 

@@ -25,8 +25,7 @@ use mc_gateway_common::{
         flow_entry::FlowEntry,
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            POD_CLOSED, POD_DROPS_UNKNOWN, PortRule, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS,
-            RULE_REJECT,
+            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS, RULE_REJECT,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY,
@@ -204,35 +203,24 @@ fn policies_json(policies: &PolicyMaps) -> Value {
         .collect();
     let by_prefix = policies.rules.iter().map(|((len, key), rule)| {
         let port = (u16::from_be_bytes(key.port), len - RULE_BITS);
-        (
-            key.half,
-            (key.set, key.dimension, key.class, key.proto),
-            port,
-            *rule,
-        )
+        (key.peer, port, *rule)
     });
-    let by_peer = policies.peer_rules.iter().flat_map(|(key, rules)| {
-        let used = rules.by_port.into_iter().filter(|rule| *rule != PortRule::NONE);
-        used.map(|rule| {
+    let by_peer = policies.peer_rules.iter().flat_map(|(peer, rules)| {
+        rules.rules().map(|rule| {
             let port = (u16::from_be_bytes(rule.port), u32::from(rule.bits));
-            (
-                key.half,
-                (key.set, key.dimension, key.class, key.proto),
-                port,
-                rule.rule(),
-            )
+            (*peer, port, rule.rule())
         })
     });
     let rules: Vec<Value> = by_prefix
         .chain(by_peer)
-        .filter(|(of_half, ..)| u32::from(*of_half) == half)
-        .map(|(_, (set, dimension, class, proto), (port, bits), rule)| {
+        .filter(|(peer, ..)| u32::from(peer.half) == half)
+        .map(|(peer, (port, bits), rule)| {
             json!({
-                "set": set, "class": class, "protocol": proto, "port": port,
+                "set": peer.set, "class": peer.class, "protocol": peer.proto, "port": port,
                 "bits": bits, "precedence": rule.precedence,
                 "passes": matches!(rule.action, RULE_ALLOW | RULE_PASS), "rejects": rule.action == RULE_REJECT,
                 "audited": rule.action & RULE_AUDITED != 0,
-                "dimension": if dimension == DIMENSION_ADDRESS { "address" } else { "identity" },
+                "dimension": if peer.dimension == DIMENSION_ADDRESS { "address" } else { "identity" },
             })
         })
         .collect();

@@ -10,7 +10,7 @@ use aya::{
 use mc_gateway_common::{
     abi::policy::{
         ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, PEER_RULES, POLICY_FLOWS, POLICY_PODS,
-        POLICY_RULES, POLICY_STATE, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState,
+        POLICY_RULES, POLICY_STATE, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, PortRule,
         RULE_COUNTERS, Rule, RuleCounter, RuleKey,
     },
     abi::service::ReplyKey,
@@ -62,8 +62,8 @@ pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
         rules.insert(&Key::new(*len, *key), rule, 0).expect(POLICY_RULES);
     }
     let mut counters = counters(ebpf);
-    let by_port = tables.peer_rules.values().flat_map(|rules| rules.by_port);
-    let counted = by_port.map(|rule| rule.rule());
+    let by_port = tables.peer_rules.values().flat_map(PeerRules::rules);
+    let counted = by_port.map(PortRule::rule);
     for rule in counted.chain(tables.rules.values().copied()) {
         let zeros = vec![RuleCounter::default(); nr_cpus().expect("CPUs")];
         let zeros = PerCpuValues::try_from(zeros).expect("one per CPU");
@@ -122,10 +122,13 @@ fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
     let half = policies.state.half;
     for number in 0..rules {
         let key = RuleKey {
-            set: 3 + number / 100,
-            class: number % 100,
-            half: u8::from(half != 0),
-            proto: 6,
+            peer: PeerRulesKey {
+                set: 3 + number / 100,
+                class: number % 100,
+                half: u8::from(half != 0),
+                proto: 6,
+                ..PeerRulesKey::default()
+            },
             port: (1_000 + (number % 5_000) as u16).to_be_bytes(),
             ..RuleKey::default()
         };

@@ -92,7 +92,15 @@ fn a_node_has_the_rules_of_its_own_pods() {
     let class = tables.identities[&(ANY_CLUSTER, 9)];
     let allowed = tables.rules.iter().filter(|(_, rule)| rule.action == RULE_ALLOW);
     let allowed: BTreeSet<_> = allowed
-        .map(|(key, _)| (key.dimension, key.class, key.proto, key.port, key.bits))
+        .map(|(key, _)| {
+            (
+                key.peer.dimension,
+                key.peer.class,
+                key.peer.proto,
+                key.port,
+                key.bits,
+            )
+        })
         .collect();
     // Pods with that label in other clusters, and in the own one.
     let local = tables.address_classes[&(128, to_abi_addr("10.1.1.6".parse().unwrap()))];
@@ -262,7 +270,7 @@ fn flows_to_a_pod_with_rules_for_egress_alone_are_recorded() {
         flags: 0,
     };
     assert_eq!(tables.pods, [(web, without_rules)].into());
-    assert!(tables.rules.keys().all(|key| key.set != NO_RULES));
+    assert!(tables.rules.keys().all(|key| key.peer.set != NO_RULES));
 }
 
 /// Endpoints count regardless of their conditions, and by protocol and name of the port.
@@ -342,9 +350,10 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
     }
     let of_class = |wanted| {
         let rules = policies.tables.rules.iter();
-        let rules = rules.filter(move |(key, _)| key.class == wanted && key.dimension == DIMENSION_ADDRESS);
+        let rules =
+            rules.filter(move |(key, _)| key.peer.class == wanted && key.peer.dimension == DIMENSION_ADDRESS);
         rules
-            .map(|(key, rule)| (key.proto, key.port, key.bits, rule.action))
+            .map(|(key, rule)| (key.peer.proto, key.port, key.bits, rule.action))
             .collect::<Vec<_>>()
     };
     assert_eq!(of_class(of_service), [(ip::TCP, 5432, 16, RULE_DROP)]);

@@ -280,11 +280,17 @@ impl ObjectCache {
         if self.cluster_policies.current.is_empty() && self.policies.current.is_empty() {
             return false;
         }
+        if self.gateways.current.contains_key(&self.node) {
+            return true;
+        }
         let own = self.pods.current.values().filter(|pod| pod.node == self.node);
         let own: Vec<_> = own.cloned().collect();
-        let namespaces = self.identity_objects().unwrap_or_default().namespaces;
-        self.gateways.current.contains_key(&self.node)
-            || selects_pods(&self.policy_objects(), &namespaces, &own)
+        let namespaces = if self.identities_are_synced() {
+            self.namespaces.list()
+        } else {
+            Vec::new()
+        };
+        selects_pods(&self.policies_without_services(), &namespaces, &own)
     }
 
     /// Whether rules for egress are enforced.
@@ -312,19 +318,23 @@ impl ObjectCache {
     }
 
     fn policy_objects(&self) -> PolicyObjects {
-        let (mut policies, mut groups) = (self.cluster_policies.list(), self.cluster_groups.list());
-        policies.extend(self.policies.list());
-        groups.extend(self.groups.list());
-        let mut objects = PolicyObjects {
-            policies,
-            groups,
-            tiers: self.tiers.list(),
-            ..PolicyObjects::default()
-        };
+        let mut objects = self.policies_without_services();
         if self.enforces_egress() {
             objects.add_services(self.services.current.values(), self.slices.current.values());
         }
         objects
+    }
+
+    fn policies_without_services(&self) -> PolicyObjects {
+        let (mut policies, mut groups) = (self.cluster_policies.list(), self.cluster_groups.list());
+        policies.extend(self.policies.list());
+        groups.extend(self.groups.list());
+        PolicyObjects {
+            policies,
+            groups,
+            tiers: self.tiers.list(),
+            ..PolicyObjects::default()
+        }
     }
 
     /// The Pod without unused fields if it runs on another Node: an agent may watch all Pods of the cluster.
@@ -338,10 +348,14 @@ impl ObjectCache {
         pod
     }
 
+    /// Whether Namespaces and label identities were listed completely.
+    fn identities_are_synced(&self) -> bool {
+        self.namespaces.synced && self.identities.synced
+    }
+
     /// Namespaces and label identities, once both were listed completely.
     fn identity_objects(&self) -> Option<IdentityObjects> {
-        let synced = self.namespaces.synced && self.identities.synced;
-        synced.then(|| IdentityObjects {
+        self.identities_are_synced().then(|| IdentityObjects {
             namespaces: self.namespaces.list(),
             identities: self.identities.list(),
         })

@@ -1,6 +1,6 @@
 //! `from_remote`: network policies on packets to Pods of this node.
 
-use std::{cmp::Reverse, net::IpAddr};
+use std::net::IpAddr;
 
 use mc_gateway_common::{
     abi::{
@@ -8,9 +8,9 @@ use mc_gateway_common::{
         policy::{
             ADDRESS_CLASS_BITS, ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS,
             DIMENSION_IDENTITY, DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PeerRules, PeerRulesKey, PolicyPod,
-            PolicyPodKey, PolicyState, PortRule, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS,
-            RULE_REJECT, Rule, RuleKey, SET_BY_PREFIX,
+            IdentityKey, PEER_RULE_PORTS, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PeerRules,
+            PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, PortRule, RULE_ALLOW, RULE_AUDITED,
+            RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey, SET_BY_PREFIX,
         },
         service::ReplyKey,
     },
@@ -204,12 +204,14 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
     }
     for (rule, (set, (proto, port, bits, (dimension, class), action, precedence))) in (0..).zip(rules) {
         let key = RuleKey {
-            set,
-            class,
-            half: u8::from(half != 0),
-            dimension,
-            proto: if proto == 1 && shape.inner_v6 { 58 } else { proto },
-            pad: 0,
+            peer: PeerRulesKey {
+                set,
+                class,
+                half: u8::from(half != 0),
+                dimension,
+                proto: if proto == 1 && shape.inner_v6 { 58 } else { proto },
+                pad: 0,
+            },
             pad_to_port: 0,
             port: (if proto == 1 && shape.inner_v6 {
                 0x8000
@@ -240,32 +242,18 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
 
 /// Adds a rule for the ports of a prefix to the map of its set.
 pub(crate) fn insert_rule(policies: &mut PolicyMaps, key: RuleKey, bits: u32, rule: Rule) {
-    if key.set & SET_BY_PREFIX != 0 {
+    if key.peer.set & SET_BY_PREFIX != 0 {
         policies.rules.insert((RULE_BITS + bits, key), rule);
         return;
     }
-    let peer = PeerRulesKey {
-        set: key.set,
-        class: key.class,
-        half: key.half,
-        dimension: key.dimension,
-        proto: key.proto,
-        pad: 0,
-    };
-    let entry = policies.peer_rules.entry(peer).or_insert(PeerRules::NONE);
-    entry.by_port.rotate_right(1);
-    assert_eq!(entry.by_port[0], PortRule::NONE, "{key:?} has too many ports");
-    entry.by_port[0] = PortRule {
-        precedence: rule.precedence,
-        rule: rule.rule,
-        port: key.port,
-        bits: u8::try_from(bits).expect("at most 16"),
-        action: u8::try_from(rule.action).expect("an action"),
-    };
-    // No rule is behind the others.
-    entry
-        .by_port
-        .sort_by_key(|rule| (*rule == PortRule::NONE, Reverse(rule.bits)));
+    let entry = policies.peer_rules.entry(key.peer).or_insert(PeerRules::NONE);
+    assert!(
+        entry.rules().count() < PEER_RULE_PORTS,
+        "{key:?} has too many ports"
+    );
+    u8::try_from(rule.action).expect("an action");
+    let rule = PortRule::new(&rule, key.port, u8::try_from(bits).expect("at most 16"));
+    *entry = PeerRules::new(entry.rules().copied().chain([rule]));
 }
 
 /// Frames on `mc0` that take each way through `from_remote`, with its name.

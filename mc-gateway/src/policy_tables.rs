@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
-    ENFORCED_EGRESS, ENFORCED_INGRESS, NO_RULES, POD_CLOSED, PolicyPod, Rule, SET_BY_PREFIX,
+    ENFORCED_EGRESS, ENFORCED_INGRESS, LabelIdentity, NO_RULES, POD_CLOSED, PolicyPod, Rule, SET_BY_PREFIX,
 };
 
 pub use self::peer_rules::PeerClass;
@@ -33,8 +33,10 @@ pub struct PolicyTables {
     pub egress_pods: BTreeMap<Addr, PolicyPod>,
     /// The other Pods of the node, which are in `mc_policy_pods` for ingress.
     pub unselected: BTreeSet<Addr>,
-    /// `mc_identities`: cluster and number to class.
-    pub identities: BTreeMap<(u64, u32), u32>,
+    /// `mc_identities`: numbers below `MAX_IDENTITIES` to their class and set of exporters.
+    pub identities: BTreeMap<u32, LabelIdentity>,
+    /// `mc_exporters`: number of a set and ID of a cluster in it.
+    pub exporters: BTreeSet<(u32, u64)>,
     /// `mc_addr_classes`: length in bits, 96 and more for IPv4, and network to class.
     pub address_classes: BTreeMap<(u32, Addr), u32>,
     /// `mc_peer_rules` and `mc_policy_rules`; hundreds of thousands of rules in a large cluster.
@@ -60,6 +62,7 @@ impl PolicyTables {
             egress_pods,
             unselected,
             identities,
+            exporters,
             address_classes,
             rules,
         } = self;
@@ -68,6 +71,7 @@ impl PolicyTables {
             egress_pods.len(),
             unselected.len(),
             identities.len(),
+            exporters.len(),
             address_classes.len(),
             rules.len(),
         ]

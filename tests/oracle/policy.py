@@ -184,8 +184,9 @@ def class_of(policies, cluster, identity):
     """Class of the sender: 0 if it is unknown. A number that only other clusters export is forged."""
     if identity == UNKNOWN or cluster == 0:
         return 0
-    if (cluster, identity) in policies.identities:
-        return policies.identities[cluster, identity]
-    if identity != 0 and (0, identity) in policies.identities:
+    number, exporters = policies.identities.get(identity, (0, set()))
+    if cluster in exporters:
+        return number
+    if identity != 0 and number != 0:
         raise Drop("identity-forged")
     return 0

@@ -9,7 +9,8 @@ class Policies:
     def __init__(self, data):
         self.enforced = data["enforced"]
         self.pods = {(row["direction"], row["address"]): row for row in data["pods"]}
-        self.identities = {(row["cluster"], row["identity"]): row["class"] for row in data["identities"]}
+        # The class and the exporting clusters by number.
+        self.identities = {row["identity"]: (row["class"], set(row["clusters"])) for row in data["identities"]}
         self.blocks = [(ipaddress.ip_network(row["network"]), row["class"]) for row in data["blocks"]]
         self.rules = data["rules"]
         self.flows = {tuple(row) for row in data["flows"]}

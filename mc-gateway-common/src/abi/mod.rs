@@ -92,7 +92,7 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 34] = [
+pub const ALL_MAPS: [&str; 35] = [
     PREFIXES,
     prefix::PREFIX_LENS,
     prefix::PREFIX_GENERATION,
@@ -122,6 +122,7 @@ pub const ALL_MAPS: [&str; 34] = [
     policy::POLICY_STATE,
     policy::POLICY_PODS,
     policy::IDENTITIES,
+    policy::EXPORTERS,
     policy::ADDRESS_CLASSES,
     policy::PEER_RULES,
     policy::POLICY_RULES,

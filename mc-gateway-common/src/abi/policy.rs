@@ -11,8 +11,10 @@ use super::addr::Addr;
 pub const POLICY_STATE: &str = "mc_policy_state";
 /// Name of the map of this node's Pods that policies select: hash of [`PolicyPodKey`] to [`PolicyPod`].
 pub const POLICY_PODS: &str = "mc_policy_pods";
-/// Name of the map of label identities: hash of [`IdentityKey`] to the class of the identity.
+/// Name of the map of label identities: array of [`LabelIdentity`] by [`identity_slot`].
 pub const IDENTITIES: &str = "mc_identities";
+/// Name of the map of clusters that export identities: hash of [`ExporterKey`] to 1.
+pub const EXPORTERS: &str = "mc_exporters";
 /// Name of the map of address blocks in rules: longest-prefix match of [`AddressClassKey`] to the class of the address.
 pub const ADDRESS_CLASSES: &str = "mc_addr_classes";
 /// Name of the map of rules by peer: hash of [`PeerRulesKey`] to [`PeerRules`]. It has the sets without
@@ -29,8 +31,12 @@ pub const RULE_COUNTERS: &str = "mc_rule_counts";
 
 /// Capacity of `mc_policy_pods`, allocated on insertion.
 pub const MAX_POLICY_PODS: u32 = 8_192;
-/// Capacity of `mc_identities`, allocated on insertion.
-pub const MAX_IDENTITIES: u32 = 65_536;
+/// Largest number of an identity in `mc_identities`, plus one. Leaders give out the lowest free numbers.
+pub const MAX_IDENTITIES: u32 = 131_072;
+/// Entries of `mc_identities`, allocated at once.
+pub const IDENTITY_SLOTS: u32 = MAX_IDENTITIES * 2;
+/// Capacity of `mc_exporters`, allocated on insertion.
+pub const MAX_EXPORTERS: u32 = 8_192;
 /// Capacity of `mc_addr_classes`, allocated on insertion.
 pub const MAX_ADDRESS_CLASSES: u32 = 65_536;
 /// Capacity of `mc_peer_rules`, allocated on insertion.
@@ -105,21 +111,39 @@ pub struct PolicyPod {
     pub flags: u32,
 }
 
-/// [`IdentityKey::cluster`] of an identity that any cluster exports.
-pub const ANY_CLUSTER: u64 = 0;
+/// ID of no cluster.
+pub const NO_CLUSTER: u64 = 0;
 /// Class of an identity that the tables do not have.
 pub const CLASS_UNKNOWN: u32 = 0;
 /// Class of a peer that has no label identity of another cluster: a host, and every peer in the own cluster.
 pub const CLASS_UNMATCHED: u32 = 1;
 
-/// A label identity of a cluster that exports it.
+/// A label identity; the default value stands for a number that no label has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LabelIdentity {
+    /// Its class, or [`CLASS_UNKNOWN`].
+    pub class: u32,
+    /// [`ExporterKey::set`] of the clusters that export it.
+    pub exporters: u32,
+}
+
+/// Index of an identity in `mc_identities`. The slots of both halves are neighbors, so that a reader knows the last
+/// one in use.
+#[inline(always)]
+#[must_use]
+pub const fn identity_slot(identity: u32, half: u32) -> u32 {
+    identity.wrapping_mul(2) | (half & 1)
+}
+
+/// A cluster of a set of clusters that export an identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
-pub struct IdentityKey {
-    /// ID of a remote cluster as in [`super::Prefix::cluster`], or [`ANY_CLUSTER`].
+pub struct ExporterKey {
+    /// ID of a remote cluster as in [`super::Prefix::cluster`].
     pub cluster: u64,
-    /// The number, 24 bits.
-    pub identity: u32,
+    /// Number of the set of clusters.
+    pub set: u32,
     /// The half.
     pub half: u32,
 }
@@ -365,7 +389,9 @@ impl RuleCounter {
 }
 
 const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 12);
-const _: () = assert!(size_of::<IdentityKey>() == 16 && size_of::<AddressClassKey>() == 20);
+const _: () = assert!(
+    size_of::<ExporterKey>() == 16 && size_of::<LabelIdentity>() == 8 && size_of::<AddressClassKey>() == 20
+);
 const _: () = assert!(size_of::<PeerRulesKey>() == 12 && size_of::<PortRule>() == 12);
 const _: () = assert!(size_of::<RuleKey>() == 16 && size_of::<Rule>() == 12);
 const _: () = assert!(size_of::<RuleCounter>() == 16);
@@ -375,13 +401,14 @@ const _: () = assert!(core::mem::offset_of!(RuleKey, port) * 8 == RULE_BITS as u
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
     use super::{
-        AddressClassKey, IdentityKey, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, Rule,
-        RuleCounter, RuleKey,
+        AddressClassKey, ExporterKey, LabelIdentity, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey,
+        PolicyState, Rule, RuleCounter, RuleKey,
     };
 
     impl_pod!(
         AddressClassKey,
-        IdentityKey,
+        ExporterKey,
+        LabelIdentity,
         PeerRules,
         PeerRulesKey,
         PolicyPod,

@@ -2,7 +2,8 @@
 
 use crate::abi::{
     policy::{
-        AddressClassKey, IdentityKey, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleKey,
+        AddressClassKey, ExporterKey, LabelIdentity, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState,
+        Rule, RuleKey,
     },
     service::ReplyKey,
 };
@@ -13,13 +14,16 @@ pub trait Policies {
     fn policy_state(&self) -> PolicyState;
     /// A Pod of this node.
     fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod>;
-    /// Class of a label identity of a cluster.
-    fn identity_class(&self, key: &IdentityKey) -> Option<u32>;
+    /// The label identity of an [`identity_slot`](crate::abi::policy::identity_slot); the default value for a number
+    /// that no label has. An optional value would be copied while it is undefined, which the verifier rejects.
+    fn identity(&self, slot: u32) -> LabelIdentity;
+    /// Whether a cluster exports the label identities with a set of exporters.
+    fn is_exporter(&self, key: &ExporterKey) -> bool;
     /// Class of the longest block that contains the address.
     fn address_class(&self, key: &AddressClassKey) -> Option<u32>;
     /// The rule for a port in network order, of a set without
-    /// [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`] without any. An optional rule
-    /// would be copied while it is undefined, which the verifier rejects.
+    /// [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`] without any, as
+    /// [`Self::identity`] returns a value.
     fn peer_rule(&self, key: &PeerRulesKey, port: [u8; 2]) -> Rule;
     /// The rule for a packet, of a set with [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`]
     /// without any.
@@ -37,11 +41,14 @@ pub use host::PolicyMaps;
 
 #[cfg(any(test, feature = "std"))]
 mod host {
-    use std::{cell::RefCell, collections::BTreeMap};
+    use std::{
+        cell::RefCell,
+        collections::{BTreeMap, BTreeSet},
+    };
 
     use super::{
-        AddressClassKey, IdentityKey, PeerRulesKey, Policies, PolicyPod, PolicyPodKey, PolicyState, ReplyKey,
-        Rule, RuleKey,
+        AddressClassKey, ExporterKey, LabelIdentity, PeerRulesKey, Policies, PolicyPod, PolicyPodKey,
+        PolicyState, ReplyKey, Rule, RuleKey,
     };
     use crate::{
         abi::policy::{ADDRESS_CLASS_BITS, PeerRules, RULE_BITS, RuleCounter},
@@ -55,8 +62,10 @@ mod host {
         pub state: PolicyState,
         /// See [`Policies::policy_pod`].
         pub pods: BTreeMap<PolicyPodKey, PolicyPod>,
-        /// See [`Policies::identity_class`].
-        pub identities: BTreeMap<IdentityKey, u32>,
+        /// See [`Policies::identity`].
+        pub identities: BTreeMap<u32, LabelIdentity>,
+        /// See [`Policies::is_exporter`].
+        pub exporters: BTreeSet<ExporterKey>,
         /// Length and key to class.
         pub address_classes: BTreeMap<(u32, AddressClassKey), u32>,
         /// See [`Policies::peer_rule`].
@@ -78,8 +87,12 @@ mod host {
             self.policies.pods.get(key).copied()
         }
 
-        fn identity_class(&self, key: &IdentityKey) -> Option<u32> {
-            self.policies.identities.get(key).copied()
+        fn identity(&self, slot: u32) -> LabelIdentity {
+            self.policies.identities.get(&slot).copied().unwrap_or_default()
+        }
+
+        fn is_exporter(&self, key: &ExporterKey) -> bool {
+            self.policies.exporters.contains(key)
         }
 
         fn address_class(&self, key: &AddressClassKey) -> Option<u32> {

@@ -14,9 +14,9 @@ use crate::{
     abi::{
         Addr, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, PREFIX_POLICY,
         policy::{
-            ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, IdentityKey, POD_CLOSED,
+            AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, ExporterKey, NO_CLUSTER, POD_CLOSED,
             POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState, RULE_ALLOW, RULE_PASS,
-            RULE_REJECT,
+            RULE_REJECT, identity_slot,
         },
     },
     maps::Maps,
@@ -66,7 +66,7 @@ impl From<DropReason> for Denial {
 pub(super) struct Sender {
     /// Address.
     pub(super) addr: Addr,
-    /// ID of its cluster, or [`ANY_CLUSTER`] if no prefix contains the address.
+    /// ID of its cluster, or [`NO_CLUSTER`] if no prefix contains the address.
     pub(super) cluster: u64,
     /// Label identity.
     pub(super) identity: u32,
@@ -209,18 +209,22 @@ fn verdict<P: Packet, M: Maps>(
 #[inline(always)]
 fn identity_class<M: Maps>(maps: &M, half: u8, sender: &Sender) -> Result<u32, DropReason> {
     let identity = sender.identity;
-    if identity == IDENTITY_UNKNOWN || sender.cluster == ANY_CLUSTER {
+    if identity == IDENTITY_UNKNOWN || sender.cluster == NO_CLUSTER {
         return Ok(CLASS_UNKNOWN);
     }
-    let key = |cluster| IdentityKey {
-        cluster,
-        identity,
+    let known = maps.identity(identity_slot(identity, half.into()));
+    if known.class == CLASS_UNKNOWN {
+        return Ok(CLASS_UNKNOWN);
+    }
+    let exporter = ExporterKey {
+        cluster: sender.cluster,
+        set: known.exporters,
         half: half.into(),
     };
-    if let Some(class) = maps.identity_class(&key(sender.cluster)) {
-        return Ok(class);
+    if maps.is_exporter(&exporter) {
+        return Ok(known.class);
     }
-    if identity != IDENTITY_HOST && maps.identity_class(&key(ANY_CLUSTER)).is_some() {
+    if identity != IDENTITY_HOST {
         return Err(DropReason::IdentityForged);
     }
     Ok(CLASS_UNKNOWN)

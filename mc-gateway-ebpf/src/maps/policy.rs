@@ -7,10 +7,10 @@ use aya_ebpf::{
 use mc_gateway_common::{
     abi::{
         policy::{
-            ADDRESS_CLASS_BITS, AddressClassKey, IdentityKey, MAX_ADDRESS_CLASSES, MAX_IDENTITIES,
-            MAX_PEER_RULES, MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, MAX_RULE_COUNTERS,
-            PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter,
-            RuleKey,
+            ADDRESS_CLASS_BITS, AddressClassKey, ExporterKey, IDENTITY_SLOTS, LabelIdentity,
+            MAX_ADDRESS_CLASSES, MAX_EXPORTERS, MAX_PEER_RULES, MAX_POLICY_FLOWS, MAX_POLICY_PODS,
+            MAX_POLICY_RULES, MAX_RULE_COUNTERS, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey,
+            PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
         },
         service::ReplyKey,
     },
@@ -24,7 +24,9 @@ static STATE: Array<PolicyState, 1> = Array::new();
 #[btf_map(name = "mc_policy_pods")]
 static PODS: HashMap<PolicyPodKey, PolicyPod, { MAX_POLICY_PODS as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_identities")]
-static IDENTITIES: HashMap<IdentityKey, u32, { MAX_IDENTITIES as usize }, AS_NEEDED> = HashMap::new();
+static IDENTITIES: Array<LabelIdentity, { IDENTITY_SLOTS as usize }> = Array::new();
+#[btf_map(name = "mc_exporters")]
+static EXPORTERS: HashMap<ExporterKey, u32, { MAX_EXPORTERS as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_addr_classes")]
 static ADDRESS_CLASSES: LpmTrie<AddressClassKey, u32, { MAX_ADDRESS_CLASSES as usize }> = LpmTrie::new();
 #[btf_map(name = "mc_peer_rules")]
@@ -54,9 +56,14 @@ impl Policies for KernelMaps {
     }
 
     #[inline(always)]
-    fn identity_class(&self, key: &IdentityKey) -> Option<u32> {
-        // SAFETY: as above.
-        unsafe { IDENTITIES.get(key) }.copied()
+    fn identity(&self, slot: u32) -> LabelIdentity {
+        IDENTITIES.get(slot).copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn is_exporter(&self, key: &ExporterKey) -> bool {
+        // SAFETY: as above; the value is not read.
+        unsafe { EXPORTERS.get(key) }.is_some()
     }
 
     #[inline(always)]

@@ -10,6 +10,7 @@ mod cache;
 mod established;
 mod forward_table;
 mod identities;
+mod identity_tables;
 mod independent_clusters;
 mod local;
 mod local_gateway;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_api::network_policy::{ENFORCEMENT_ACTION, Policy};
+use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
-    ADDRESS_CLASSES, ANY_CLUSTER, IDENTITIES, MAX_ADDRESS_CLASSES, MAX_IDENTITIES, MAX_PEER_RULES,
-    MAX_POLICY_RULES, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
+    ADDRESS_CLASSES, EXPORTERS, MAX_ADDRESS_CLASSES, MAX_EXPORTERS, MAX_PEER_RULES, MAX_POLICY_RULES,
+    NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
 };
-use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 
 use super::LocalNode;
+use super::identity_tables::{identity_tables, without_slot};
 use super::node_policies::NodePolicies;
 use super::policy_rules::{SetsByMap, rule_entries};
 use super::policy_set::{add_peers, policy_set};
@@ -23,7 +24,6 @@ use crate::cidr::{abi_prefix_len, parse_address, parse_prefix, to_abi_addr};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
-use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
     Mode, PodSets, PolicySet, ProxiedEndpoints, SetInfo, Tables, compile, protected_pods, shadowed,
 };
@@ -155,6 +155,7 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
     }
     let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
     rejected.extend(compiled.issues);
+    rejected.extend(without_slot(identities));
     if mode == Mode::ClusterSetOnly {
         rejected.extend(shadowed(&set, &inputs.remote_pods));
     }
@@ -201,7 +202,7 @@ impl Compiled {
 fn excess(tables: &PolicyTables) -> Option<FieldError> {
     let sizes = [
         (POLICY_RULES, tables.rules_by_prefix(), MAX_POLICY_RULES),
-        (IDENTITIES, tables.identities.len(), MAX_IDENTITIES),
+        (EXPORTERS, tables.exporters.len(), MAX_EXPORTERS),
         (ADDRESS_CLASSES, tables.address_classes.len(), MAX_ADDRESS_CLASSES),
     ];
     let (map, needed, capacity) = sizes
@@ -226,6 +227,7 @@ fn close(tables: &mut PolicyTables) {
     }
     tables.rules = SharedMap::default();
     tables.identities.clear();
+    tables.exporters.clear();
     tables.address_classes.clear();
 }
 
@@ -280,36 +282,23 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
     let ips = inputs.pods.iter().flat_map(|pod| &pod.ips);
     let local = ips.filter_map(|text| parse_address(text).ok()).map(to_abi_addr);
     let unselected = local.filter(|addr| !ingress.contains_key(addr)).collect();
+    let cluster_id = |cluster: &str| cluster_id(&me.cluster_id_key, cluster);
+    let identities = identity_tables(
+        &tables.identities,
+        &inputs.identities,
+        &inputs.clusters,
+        cluster_id,
+    );
     let classes = tables.address_classes.iter();
     PolicyTables {
         pods: ingress,
         egress_pods: egress,
         unselected,
-        identities: identities(&tables, inputs, me),
+        identities: identities.identities,
+        exporters: identities.exporters,
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
         rules: rule_entries(tables.rules, &by_map, ids),
     }
-}
-
-/// The class of each identity for the clusters that export it. A list of clusters that is absent, as from an Antrea
-/// leader, stands for all. A cluster that exports identities has hosts without one.
-fn identities(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> BTreeMap<(u64, u32), u32> {
-    let mut entries = BTreeMap::new();
-    for info in &inputs.identities {
-        let Some(class) = tables.identities.get(&info.id) else {
-            continue;
-        };
-        entries.insert((ANY_CLUSTER, info.id), *class);
-        let named = info.clusters.iter().flatten();
-        let named = named.filter(|cluster| inputs.clusters.contains(*cluster));
-        let any = info.clusters.is_none().then_some(&inputs.clusters);
-        for cluster in named.chain(any.into_iter().flatten()) {
-            let cluster = cluster_id(&me.cluster_id_key, cluster);
-            entries.insert((cluster, info.id), *class);
-            entries.insert((cluster, IDENTITY_HOST), UNMATCHED_CLASS);
-        }
-    }
-    entries
 }
 
 fn network(net: IpNet) -> (u32, Addr) {

@@ -58,7 +58,12 @@ impl MapContents {
             (
                 policy::IDENTITIES,
                 both(|tables| tables.identities.len()),
-                policy::MAX_IDENTITIES,
+                policy::IDENTITY_SLOTS,
+            ),
+            (
+                policy::EXPORTERS,
+                both(|tables| tables.exporters.len()),
+                policy::MAX_EXPORTERS,
             ),
             (
                 policy::ADDRESS_CLASSES,

@@ -13,8 +13,9 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
-    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, IdentityKey,
-    PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
+    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, ExporterKey,
+    LabelIdentity, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule,
+    RuleCounter, RuleKey, identity_slot,
 };
 use mc_gateway_common::maps::policy::PolicyMaps;
 
@@ -30,7 +31,8 @@ const HALVES: usize = 2;
 pub(super) struct PinnedPolicyMaps {
     state: Array<MapData, PolicyState>,
     pods: HashMap<MapData, PolicyPodKey, PolicyPod>,
-    identities: HashMap<MapData, IdentityKey, u32>,
+    identities: Array<MapData, LabelIdentity>,
+    exporters: HashMap<MapData, ExporterKey, u32>,
     address_classes: LpmTrie<MapData, AddressClassKey, u32>,
     peer_rules: HashMap<MapData, PeerRulesKey, PeerRules>,
     rules: LpmTrie<MapData, RuleKey, Rule>,
@@ -68,14 +70,9 @@ impl PolicyContents {
             pods.iter().map(|(addr, pod)| (key(*addr), *pod)).collect()
         };
         let ingress = pods(&ingress(tables), DIRECTION_INGRESS).into_iter();
-        let identities = tables.identities.iter().map(|((cluster, identity), class)| {
-            let key = IdentityKey {
-                cluster: *cluster,
-                identity: *identity,
-                half,
-            };
-            (key, *class)
-        });
+        let identities = tables.identities.iter();
+        let identities = identities.map(|(number, identity)| (identity_slot(*number, half), *identity));
+        let exporters = tables.exporters.iter().map(|of_set| exporter_key(*of_set, half));
         let classes = tables.address_classes.iter().map(|((len, addr), class)| {
             let key = AddressClassKey { half, addr: *addr };
             ((len.saturating_add(ADDRESS_CLASS_BITS), key), *class)
@@ -97,6 +94,7 @@ impl PolicyContents {
                 .chain(pods(&tables.egress_pods, DIRECTION_EGRESS))
                 .collect(),
             identities: identities.collect(),
+            exporters: exporters.collect(),
             address_classes: classes.collect(),
             peer_rules: peer_rules.collect(),
             rules: rules.collect(),
@@ -135,6 +133,7 @@ impl PinnedPolicyMaps {
             state: open(dir, abi::POLICY_STATE)?,
             pods: open(dir, abi::POLICY_PODS)?,
             identities: open(dir, abi::IDENTITIES)?,
+            exporters: open(dir, abi::EXPORTERS)?,
             address_classes: open(dir, abi::ADDRESS_CLASSES)?,
             peer_rules: open(dir, abi::PEER_RULES)?,
             rules: open(dir, abi::POLICY_RULES)?,
@@ -163,11 +162,13 @@ impl PinnedPolicyMaps {
                 pods.insert(key.addr, pod);
             }
         }
-        for entry in batch::entries(&self.identities) {
-            let (key, class) = entry.map_err(map_error(abi::IDENTITIES, "read"))?;
-            of(&mut tables, key.half)
-                .identities
-                .insert((key.cluster, key.identity), class);
+        for entry in self.known_identities(self.identities.len()) {
+            let ((number, half), identity) = entry.map_err(map_error(abi::IDENTITIES, "read"))?;
+            of(&mut tables, half).identities.insert(number, identity);
+        }
+        for entry in batch::entries(&self.exporters) {
+            let (ExporterKey { cluster, set, half }, _) = entry.map_err(map_error(abi::EXPORTERS, "read"))?;
+            of(&mut tables, half).exporters.insert((set, cluster));
         }
         for entry in batch::entries(&self.address_classes) {
             let (key, class) = entry.map_err(map_error(abi::ADDRESS_CLASSES, "read"))?;
@@ -195,6 +196,19 @@ impl PinnedPolicyMaps {
             half: state.half & 1,
             tables: tables.map(Arc::new),
         })
+    }
+
+    /// The identities in the first `slots`, with their half.
+    fn known_identities(
+        &self,
+        slots: u32,
+    ) -> impl Iterator<Item = Result<((u32, u32), LabelIdentity), MapError>> {
+        let known = |(slot, identity): (u32, LabelIdentity)| {
+            let number_and_half = (slot / 2, slot & 1);
+            (identity != LabelIdentity::default()).then_some((number_and_half, identity))
+        };
+        let slots = batch::slots(&self.identities, slots);
+        slots.filter_map(move |entry| entry.map(known).transpose())
     }
 
     /// Replaces the tables in use.
@@ -274,17 +288,19 @@ impl PinnedPolicyMaps {
             }
             .map_err(map_error(abi::POLICY_PODS, "write"))?;
         }
-        for ((cluster, identity), class) in changes(&from.identities, &to.identities) {
-            let key = IdentityKey {
-                cluster: *cluster,
-                identity: *identity,
-                half,
-            };
-            match class {
-                Some(class) => self.identities.insert(key, class, 0),
-                None => ignore_missing(self.identities.remove(&key)),
-            }
-            .map_err(map_error(abi::IDENTITIES, "write"))?;
+        for (number, identity) in changes(&from.identities, &to.identities) {
+            self.identities
+                .set(identity_slot(*number, half), identity.unwrap_or_default(), 0)
+                .map_err(map_error(abi::IDENTITIES, "write"))?;
+        }
+        for removed in from.exporters.difference(&to.exporters) {
+            let key = exporter_key(*removed, half);
+            ignore_missing(self.exporters.remove(&key)).map_err(map_error(abi::EXPORTERS, "write"))?;
+        }
+        for added in to.exporters.difference(&from.exporters) {
+            self.exporters
+                .insert(exporter_key(*added, half), 1, 0)
+                .map_err(map_error(abi::EXPORTERS, "write"))?;
         }
         for ((len, addr), class) in changes(&from.address_classes, &to.address_classes) {
             let key = AddressClassKey { half, addr: *addr };
@@ -377,6 +393,10 @@ fn rule_changes<'m>(
         .changes(to)
         .filter_map(|prefix| Some((prefix, Some(*to.get(prefix)?))));
     removed.chain(changed)
+}
+
+fn exporter_key((set, cluster): (u32, u64), half: u32) -> ExporterKey {
+    ExporterKey { cluster, set, half }
 }
 
 fn peer_rules_key(peer: PeerClass, half: u32) -> PeerRulesKey {

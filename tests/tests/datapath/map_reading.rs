@@ -2,15 +2,18 @@
 
 use std::{path::Path, sync::Arc, thread};
 
+use aya::maps::{Array, Map, MapData};
 use mc_gateway::{
     maps::{MapContents, PinnedMaps},
     plan::ServiceAction,
+    policy_tables::PolicyTables,
     preflight,
     resolved::PrefixKey,
 };
 use mc_gateway_common::{
     abi::{
         MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, NextHop, NextHopGroup, Peer, Prefix,
+        policy::{IDENTITIES, LabelIdentity, MAX_IDENTITIES, identity_slot},
         service::{Backend, MAGLEV_SLOTS, Maglev, Service, ServiceKey},
     },
     maps::MemoryMaps,
@@ -142,4 +145,65 @@ fn all_entries_are_read_without_capabilities() {
     thread::scope(|scope| {
         scope.spawn(test).join().expect("all entries");
     });
+}
+
+/// Tables for a set of exporters, with as many identities as the goal has.
+fn identities(exporters: u32) -> Arc<PolicyTables> {
+    let identity = |number| LabelIdentity {
+        class: 1 + number % 100,
+        exporters,
+    };
+    Arc::new(PolicyTables {
+        identities: (1..=100_000).map(|number| (number, identity(number))).collect(),
+        exporters: [(exporters, 7), (exporters, 8)].into(),
+        ..PolicyTables::default()
+    })
+}
+
+#[test]
+fn identities_of_both_halves_are_read_and_foreign_changes_noticed() {
+    let kernel = Kernel::load(&MemoryMaps::default());
+    let pins = Pins::new("identity-reading");
+    kernel.pin_maps(pins.dir());
+    let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
+    maps.reload().expect("a reading");
+    for exporters in [1, 2] {
+        maps.set_policies(&identities(exporters)).expect("identities");
+        assert!(maps.is_unchanged().expect("a reading"));
+    }
+    let written = maps.contents().clone();
+    assert_eq!(written.policies.current(), &identities(2));
+    assert!(
+        read(pins.dir()).policies == written.policies,
+        "the maps have other entries"
+    );
+
+    let path = pins.dir().join(IDENTITIES);
+    let map = Map::Array(MapData::from_pin(path).expect("a pin"));
+    let mut foreign: Array<_, LabelIdentity> = map.try_into().expect("an array");
+    let other = LabelIdentity {
+        class: 101,
+        exporters: 1,
+    };
+    for half in [0, 1] {
+        let slot = identity_slot(100_000, half);
+        let old = foreign.get(&slot, 0).expect("an entry");
+        foreign.set(slot, other, 0).expect("an entry");
+        assert!(!maps.is_unchanged().expect("a reading"), "half {half}");
+        foreign.set(slot, old, 0).expect("an entry");
+        assert!(maps.is_unchanged().expect("a reading"), "half {half}");
+    }
+    // The resync reads the slots behind the known ones as well, and the next tables remove the entry.
+    let half = 1 - written.policies.half;
+    let last = identity_slot(MAX_IDENTITIES - 1, half);
+    foreign.set(last, other, 0).expect("an entry");
+    maps.reload().expect("a reading");
+    assert!(maps.contents().policies != written.policies);
+    maps.set_policies(&identities(3)).expect("identities");
+    assert_eq!(foreign.get(&last, 0).expect("an entry"), LabelIdentity::default());
+    for _half in [0, 1] {
+        maps.set_policies(&Arc::default()).expect("no identities");
+    }
+    let contents = read(pins.dir());
+    assert!(contents.policies.tables.iter().all(|of_half| of_half.is_empty()));
 }

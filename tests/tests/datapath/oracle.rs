@@ -25,7 +25,8 @@ use mc_gateway_common::{
         flow_entry::FlowEntry,
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS, RULE_REJECT,
+            ExporterKey, POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS,
+            RULE_REJECT,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY,
@@ -190,9 +191,17 @@ fn policies_json(policies: &PolicyMaps) -> Value {
             })
         })
         .collect();
-    let identities = policies.identities.iter().filter(|(key, _)| key.half == half);
+    let identities = policies.identities.iter();
     let identities: Vec<Value> = identities
-        .map(|(key, class)| json!({ "cluster": key.cluster, "identity": key.identity, "class": class }))
+        .filter(|(slot, _)| **slot % 2 == half)
+        .map(|(slot, identity)| {
+            let of_set = |key: &&ExporterKey| (key.set, key.half) == (identity.exporters, half);
+            let exporters = policies.exporters.iter().filter(of_set);
+            json!({
+                "identity": slot / 2, "class": identity.class,
+                "clusters": exporters.map(|key| key.cluster).collect::<Vec<_>>(),
+            })
+        })
         .collect();
     let blocks = policies
         .address_classes

@@ -9,9 +9,9 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::policy::{
-        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, PEER_RULES, POLICY_FLOWS, POLICY_PODS,
-        POLICY_RULES, POLICY_STATE, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, PortRule,
-        RULE_COUNTERS, Rule, RuleCounter, RuleKey,
+        ADDRESS_CLASSES, AddressClassKey, EXPORTERS, ExporterKey, IDENTITIES, LabelIdentity, PEER_RULES,
+        POLICY_FLOWS, POLICY_PODS, POLICY_RULES, POLICY_STATE, PeerRules, PeerRulesKey, PolicyPod,
+        PolicyPodKey, PolicyState, PortRule, RULE_COUNTERS, Rule, RuleCounter, RuleKey, identity_slot,
     },
     abi::service::ReplyKey,
     maps::{MemoryMaps, policy::PolicyMaps},
@@ -34,6 +34,12 @@ fn set_state(ebpf: &mut Ebpf, state: PolicyState) {
     map.set(0, state, 0).expect(POLICY_STATE);
 }
 
+fn set_identity(ebpf: &mut Ebpf, slot: u32, identity: LabelIdentity) {
+    let map = ebpf.map_mut(IDENTITIES).expect(IDENTITIES);
+    let mut map: Array<_, LabelIdentity> = map.try_into().expect(IDENTITIES);
+    map.set(slot, identity, 0).expect(IDENTITIES);
+}
+
 /// Writes the tables and the flows.
 pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     set_state(ebpf, tables.state);
@@ -41,9 +47,12 @@ pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     for (key, pod) in &tables.pods {
         pods.insert(key, pod, 0).expect(POLICY_PODS);
     }
-    let mut identities: HashMap<_, IdentityKey, u32> = hash(ebpf, IDENTITIES);
-    for (key, class) in &tables.identities {
-        identities.insert(key, class, 0).expect(IDENTITIES);
+    for (slot, identity) in &tables.identities {
+        set_identity(ebpf, *slot, *identity);
+    }
+    let mut exporters: HashMap<_, ExporterKey, u32> = hash(ebpf, EXPORTERS);
+    for key in &tables.exporters {
+        exporters.insert(key, 1, 0).expect(EXPORTERS);
     }
     let map = ebpf.map_mut(ADDRESS_CLASSES).expect(ADDRESS_CLASSES);
     let mut classes: LpmTrie<_, AddressClassKey, u32> = map.try_into().expect(ADDRESS_CLASSES);
@@ -82,9 +91,12 @@ pub(crate) fn clear(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     for key in tables.pods.keys() {
         pods.remove(key).expect(POLICY_PODS);
     }
-    let mut identities: HashMap<_, IdentityKey, u32> = hash(ebpf, IDENTITIES);
-    for key in tables.identities.keys() {
-        identities.remove(key).expect(IDENTITIES);
+    for slot in tables.identities.keys() {
+        set_identity(ebpf, *slot, LabelIdentity::default());
+    }
+    let mut exporters: HashMap<_, ExporterKey, u32> = hash(ebpf, EXPORTERS);
+    for key in &tables.exporters {
+        exporters.remove(key).expect(EXPORTERS);
     }
     let map = ebpf.map_mut(ADDRESS_CLASSES).expect(ADDRESS_CLASSES);
     let mut classes: LpmTrie<_, AddressClassKey, u32> = map.try_into().expect(ADDRESS_CLASSES);
@@ -117,7 +129,7 @@ pub(crate) fn clear_flows(ebpf: &mut Ebpf) {
     }
 }
 
-/// Adds rules and identities of other Pods and clusters.
+/// Adds rules and identities of other Pods and clusters, each identity of two clusters.
 fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
     let half = policies.state.half;
     for number in 0..rules {
@@ -135,12 +147,17 @@ fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
         cases::from_remote::insert_rule(policies, key, 16, Rule::default());
     }
     for number in 0..identities {
-        let key = IdentityKey {
-            cluster: 7_000 + u64::from(number % 250),
-            identity: 1_000_000 + number,
-            half,
+        let set = 1_000 + number % 250;
+        let identity = LabelIdentity {
+            class: 3,
+            exporters: set,
         };
-        policies.identities.insert(key, 3);
+        let slot = identity_slot(number, half);
+        policies.identities.entry(slot).or_insert(identity);
+        for cluster in [7_000, 7_001] {
+            let cluster = cluster + u64::from(set);
+            policies.exporters.insert(ExporterKey { cluster, set, half });
+        }
     }
 }
 
@@ -155,9 +172,9 @@ const MAX_FIRST_NS: u128 = 250;
 fn time_of_packets_with_policies() {
     let small = cases::from_remote::tables(Shape::default(), 0);
     let mut large = small.clone();
-    enlarge(&mut large.policies, 10_000, 30_000);
+    enlarge(&mut large.policies, 10_000, 100_000);
     let few = times("20 rules", &small);
-    let many = times("10,000 rules and 30,000 identities", &large);
+    let many = times("10,000 rules and 100,000 identities", &large);
     let unconcerned = few[0].1;
     for ((what, few), (_, many)) in few.into_iter().zip(many) {
         assert!(

@@ -18,9 +18,9 @@ use mc_tests::{
 use crate::fixture::connected;
 
 /// Number of the client's label, of that of the server, and of the client's after a change.
-pub(crate) const CLIENT: u32 = 0x0012_3456;
+pub(crate) const CLIENT: u32 = 0x0001_2345;
 pub(crate) const SERVER: u32 = 7;
-pub(crate) const OTHER: u32 = 0x00ab_cdef;
+pub(crate) const OTHER: u32 = 0x0001_cdef;
 /// A new state reaches the packets within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 

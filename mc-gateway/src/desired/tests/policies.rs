@@ -2,8 +2,8 @@
 
 use mc_gateway_common::abi::IDENTITY_HOST;
 use mc_gateway_common::abi::policy::{
-    ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, MAX_POLICY_RULES, NO_RULES, POD_DROPS_UNKNOWN,
-    PolicyPod, RULE_ALLOW, RULE_DROP,
+    DIMENSION_ADDRESS, DIMENSION_IDENTITY, MAX_POLICY_RULES, NO_RULES, POD_DROPS_UNKNOWN, PolicyPod,
+    RULE_ALLOW, RULE_DROP,
 };
 use mc_gateway_common::packet::ip;
 use serde_json::json;
@@ -15,6 +15,7 @@ use crate::desired::node_policies::NodePolicies;
 use crate::identity_objects::IdentityInfo;
 use crate::policy::Mode;
 use crate::policy_objects;
+use crate::policy_tables::PolicyTables;
 use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
 fn policy(
@@ -89,7 +90,7 @@ fn a_node_has_the_rules_of_its_own_pods() {
     assert_eq!(policies.pods.len(), 2, "every Pod of the node is known");
     let db = to_abi_addr("10.1.1.6".parse().unwrap());
     assert_eq!(tables.unselected, BTreeSet::from([db]));
-    let class = tables.identities[&(ANY_CLUSTER, 9)];
+    let class = tables.identities[&9].class;
     let allowed = tables.rules.iter().filter(|(_, rule)| rule.action == RULE_ALLOW);
     let allowed: BTreeSet<_> = allowed
         .map(|(key, _)| {
@@ -124,21 +125,22 @@ fn a_node_has_the_rules_of_its_own_pods() {
 fn an_identity_is_that_of_the_clusters_that_export_it() {
     let mut objects = with_policy(web_policy());
     let (policies, _) = enforced("b", &objects, Some(Mode::All));
-    let identities = &policies.tables.identities;
-    let west = id("west");
-    assert!(identities.contains_key(&(west, 9)) && identities.contains_key(&(west, IDENTITY_HOST)));
-    assert!(!identities.contains_key(&(west, 7)), "west does not export it");
-    assert!(identities.contains_key(&(ANY_CLUSTER, 7)));
+    let west_exports = |tables: &PolicyTables, number| {
+        let identity = tables.identities[&number];
+        tables.exporters.contains(&(identity.exporters, id("west")))
+    };
+    assert!(west_exports(&policies.tables, 9) && west_exports(&policies.tables, IDENTITY_HOST));
+    assert!(!west_exports(&policies.tables, 7), "west does not export it");
     // An Antrea leader does not name the clusters.
     let known = objects.identities.as_mut().unwrap();
     known.identities = vec![identity(WEB, 7), identity(DB, 9)];
     let (policies, _) = enforced("b", &objects, Some(Mode::All));
-    assert!(policies.tables.identities.contains_key(&(west, 7)));
+    assert!(west_exports(&policies.tables, 7));
     // A cluster that exports nothing has no hosts either.
     let known = objects.identities.as_mut().unwrap();
     known.identities = vec![exported(WEB, 7, &["east"]), exported(DB, 9, &[])];
     let (policies, _) = enforced("b", &objects, Some(Mode::All));
-    assert!(!policies.tables.identities.contains_key(&(west, IDENTITY_HOST)));
+    assert!(!west_exports(&policies.tables, IDENTITY_HOST));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use aya::maps::lpm_trie::Key;
 use mc_gateway_common::abi::policy::{
-    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, IdentityKey, PeerRulesKey, PolicyPod,
-    PolicyPodKey, RuleKey,
+    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, ExporterKey, PeerRulesKey, PolicyPod,
+    PolicyPodKey, RuleKey, identity_slot,
 };
 
 use super::{PinnedPolicyMaps, PolicyContents, peer_class, rule_prefix};
@@ -16,15 +16,28 @@ use crate::policy_tables::PolicyTables;
 impl PinnedPolicyMaps {
     /// Reads every entry. The maps are read to another copy only if they differ from the `known` entries.
     pub(in crate::maps) fn read_again(&self, known: &PolicyContents) -> Result<PolicyContents, MapsError> {
-        if self.is_unchanged(known)? {
+        if self.has(known, self.identities.len())? {
             Ok(known.clone())
         } else {
             self.read()
         }
     }
 
-    /// Whether the maps hold exactly the expected entries.
+    /// Whether the maps hold exactly the expected entries. Slots of identities beyond the expected ones, which are
+    /// most of that map, are compared by [`Self::read_again`] only.
     pub(in crate::maps) fn is_unchanged(&self, expected: &PolicyContents) -> Result<bool, MapsError> {
+        let last = expected
+            .tables
+            .iter()
+            .filter_map(|of| of.identities.keys().next_back());
+        let slots = last
+            .max()
+            .map_or(0, |number| identity_slot(*number, 1).saturating_add(1));
+        self.has(expected, slots)
+    }
+
+    /// Whether the maps hold exactly the expected entries, among them the identities in the first `slots`.
+    fn has(&self, expected: &PolicyContents, slots: u32) -> Result<bool, MapsError> {
         let state = self
             .state
             .get(&0, 0)
@@ -38,9 +51,10 @@ impl PinnedPolicyMaps {
             }),
             abi::POLICY_PODS,
         );
-        let identity = |key: &IdentityKey| {
-            let identities = &expected.half(key.half).identities;
-            identities.get(&(key.cluster, key.identity))
+        let identity = |(number, half): &(u32, u32)| expected.half(*half).identities.get(number);
+        let exporter = |key: &ExporterKey| {
+            let exporters = &expected.half(key.half).exporters;
+            exporters.contains(&(key.set, key.cluster)).then_some(1)
         };
         let class = |key: &Key<AddressClassKey>| {
             let AddressClassKey { half, addr } = key.data();
@@ -58,10 +72,16 @@ impl PinnedPolicyMaps {
         Ok(state.half & 1 == expected.half
             && pods?
             && has_entries(
-                batch::entries(&self.identities),
+                self.known_identities(slots),
                 identity,
                 expected.count(|of| of.identities.len()),
                 abi::IDENTITIES,
+            )?
+            && has_entries(
+                batch::entries(&self.exporters),
+                exporter,
+                expected.count(|of| of.exporters.len()),
+                abi::EXPORTERS,
             )?
             && has_entries(
                 batch::entries(&self.address_classes),

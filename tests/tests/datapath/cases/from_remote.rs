@@ -6,11 +6,12 @@ use mc_gateway_common::{
     abi::{
         ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_UNKNOWN, PREFIX_POLICY, Prefix, V4_PREFIX_BITS,
         policy::{
-            ADDRESS_CLASS_BITS, ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS,
-            DIMENSION_IDENTITY, DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            IdentityKey, PEER_RULE_PORTS, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PeerRules,
-            PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, PortRule, RULE_ALLOW, RULE_AUDITED,
-            RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey, SET_BY_PREFIX,
+            ADDRESS_CLASS_BITS, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS, DIMENSION_IDENTITY,
+            DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS, ExporterKey,
+            LabelIdentity, MAX_IDENTITIES, PEER_RULE_PORTS, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER,
+            PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, PortRule, RULE_ALLOW,
+            RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey, SET_BY_PREFIX,
+            identity_slot,
         },
         service::ReplyKey,
     },
@@ -25,9 +26,12 @@ use crate::{
 };
 
 /// Identities of west: one with rules, one without, and one that only another cluster exports.
-pub(crate) const CLIENT: u32 = 0x0012_3456;
+pub(crate) const CLIENT: u32 = 0x0001_2345;
 pub(crate) const OTHER: u32 = 9;
-pub(crate) const FOREIGN: u32 = 0x00ab_cdef;
+pub(crate) const FOREIGN: u32 = 0x0001_cdef;
+/// Sets of exporters.
+const OF_WEST: u32 = 1;
+const OF_OTHERS: u32 = 0;
 /// Classes of the first two.
 const CLASS_HOST: u32 = 1;
 const CLASS_CLIENT: u32 = 2;
@@ -155,20 +159,29 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
         direction: DIRECTION_INGRESS,
     };
     policies.pods.insert(free, PolicyPod::UNSELECTED);
-    for (cluster, identity, class) in [
-        (WEST, CLIENT, CLASS_CLIENT),
-        (ANY_CLUSTER, CLIENT, CLASS_CLIENT),
-        (WEST, OTHER, CLASS_HOST),
-        (ANY_CLUSTER, OTHER, CLASS_HOST),
-        (ANY_CLUSTER, FOREIGN, CLASS_HOST),
-        (WEST, 0, CLASS_HOST),
+    for (number, class, exporters) in [
+        (CLIENT, CLASS_CLIENT, OF_WEST),
+        (OTHER, CLASS_HOST, OF_WEST),
+        (FOREIGN, CLASS_HOST, OF_OTHERS),
+        (0, CLASS_HOST, OF_WEST),
     ] {
-        let key = IdentityKey {
-            cluster,
-            identity,
-            half,
-        };
-        policies.identities.insert(key, class);
+        let slot = identity_slot(number, half);
+        policies
+            .identities
+            .insert(slot, LabelIdentity { class, exporters });
+        // In the half that is not in use, other clusters export all of them.
+        let exporters = OF_OTHERS;
+        let slot = identity_slot(number, 1 - half);
+        policies
+            .identities
+            .insert(slot, LabelIdentity { class, exporters });
+    }
+    for (cluster, set, half) in [
+        (WEST, OF_WEST, half),
+        (WEST + 1, OF_OTHERS, half),
+        (WEST, OF_OTHERS, 1 - half),
+    ] {
+        policies.exporters.insert(ExporterKey { cluster, set, half });
     }
     let block = AddressClassKey {
         half,
@@ -348,6 +361,16 @@ fn decided(shape: Shape, half: u32, cases: &mut Vec<Case>) {
         Some(IdentityUnknown),
     );
     push("an identity of no cluster", 77, &syn(80), Some(IdentityUnknown));
+    push(
+        "the first number beyond the map",
+        MAX_IDENTITIES,
+        &syn(80),
+        Some(IdentityUnknown),
+    );
+    let beyond = MAX_IDENTITIES + OTHER;
+    push("a number beyond the map", beyond, &syn(80), Some(IdentityUnknown));
+    let largest = IDENTITY_UNKNOWN - 1;
+    push("the largest number", largest, &syn(80), Some(IdentityUnknown));
     push(
         "an identity of another cluster",
         FOREIGN,

@@ -95,6 +95,8 @@ pub struct NodeKeyInfo {
 pub struct PodInfo {
     /// `metadata.namespace/metadata.name`.
     pub name: String,
+    /// ID of name and `metadata.uid`: another Pod with the name or the address has another.
+    pub instance: u32,
     /// `spec.nodeName`.
     pub node: String,
     /// `status.podIPs`; empty for Pods of the host network and finished Pods.

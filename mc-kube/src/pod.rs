@@ -105,6 +105,12 @@ impl Pod {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
+    /// `metadata.uid`; manifest files have none.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
     /// `metadata.labels`.
     pub fn labels(&self) -> impl Iterator<Item = (&String, &String)> {
         self.metadata.labels.iter().flatten()

@@ -69,17 +69,18 @@ def from_remote(world, frame, packet, v6):
         return
     if v6 is None:
         raise Drop("inner-protocol")
-    selected = to_selected_pod(world, packet, v6)
-    if selected is None:
+    new = opening(packet, v6, False)
+    if new is None or not new.tcp and new.key in policies.flows:
         return
-    new, pod = selected
-    if new.tcp or new.key not in policies.flows:
-        if pod["closed"]:
-            raise Drop("policy")
-        prefix = world.prefix(new.peer)
-        number = class_of(policies, 0 if prefix is None else prefix.cluster, identity)
-        evaluate(policies, new, pod, number)
-        record(policies, new)
+    pod = selected_pod(world, new)
+    if pod is None:
+        return
+    if pod["closed"]:
+        raise Drop("policy")
+    prefix = world.prefix(new.peer)
+    number = class_of(policies, 0 if prefix is None else prefix.cluster, identity)
+    evaluate(policies, new, pod, number)
+    record(policies, new)
 
 
 def to_pod(world, frame, packet, v6):
@@ -87,9 +88,10 @@ def to_pod(world, frame, packet, v6):
     policies = world.policies
     if not policies.enforced["ingress"] or not is_ip(frame, v6):
         return
-    selected = to_selected_pod(world, packet, v6)
-    if selected is not None:
-        check_peer(policies, *selected)
+    new = opening(packet, v6, False)
+    pod = None if new is None else selected_pod(world, new)
+    if pod is not None:
+        check_peer(policies, new, pod)
 
 
 def from_pod(world, frame, packet, v6):
@@ -109,18 +111,13 @@ def from_pod(world, frame, packet, v6):
         check_known(world, new.pod)
 
 
-def to_selected_pod(world, packet, v6):
-    """A packet that may open something to a Pod with rules, and the rules; nothing if it passes."""
-    new = opening(packet, v6, False)
-    if new is None:
-        return None
+def selected_pod(world, new):
+    """The rules for the Pod to which a packet opens something; nothing if it passes."""
     pod = world.policies.pods.get(("ingress", new.pod))
     if pod is None:
         check_known(world, new.pod)
         return None
-    if pod["unselected"]:
-        return None
-    return new, pod
+    return None if pod["unselected"] else pod
 
 
 def is_ip(frame, v6):

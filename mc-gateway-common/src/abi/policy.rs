@@ -109,6 +109,8 @@ pub struct PolicyPod {
     pub enforced: u32,
     /// [`POD_DROPS_UNKNOWN`], [`POD_CLOSED`], [`POD_UNSELECTED`].
     pub flags: u32,
+    /// The agent's ID of the Pod that has the address. With another one, the agent removes the flows of the address.
+    pub instance: u32,
 }
 
 /// ID of no cluster.
@@ -271,6 +273,7 @@ impl PolicyPod {
         set: NO_RULES,
         enforced: NO_RULES,
         flags: POD_UNSELECTED,
+        instance: 0,
     };
 
     /// Whether no policy selects it.
@@ -388,7 +391,7 @@ impl RuleCounter {
     }
 }
 
-const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 12);
+const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 16);
 const _: () = assert!(
     size_of::<ExporterKey>() == 16 && size_of::<LabelIdentity>() == 8 && size_of::<AddressClassKey>() == 20
 );

@@ -6,6 +6,8 @@ use crate::abi::liveness::{ProbeReply, ProbeSent};
 pub trait Liveness {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     fn now(&self) -> u64;
+    /// [`Self::now`] at the last tick of the timer, up to 10 ms ago: a look-up without reading the clock.
+    fn recent_time(&self) -> u64;
     /// The last probe to the next hop in `slot`.
     fn sent(&self, slot: u32) -> Option<ProbeSent>;
     /// The last reply of the next hop in `slot`.
@@ -47,6 +49,10 @@ mod host {
 
     impl Liveness for MemoryMaps {
         fn now(&self) -> u64 {
+            self.health.now
+        }
+
+        fn recent_time(&self) -> u64 {
             self.health.now
         }
 

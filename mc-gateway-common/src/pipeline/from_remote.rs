@@ -57,14 +57,15 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         return Ok(());
     };
     let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
+    // Before the look-up of the Pod: the agent removes its flows when it ends.
+    if l4.proto != ip::TCP && is_open(maps, &key) {
+        return Ok(());
+    }
     let half = half(state);
     let Some(pod) = pod_rules(maps, half, key.pod, DIRECTION_INGRESS) else {
         return Ok(check_seen(maps, key.pod)?);
     };
     if pod.is_unselected() {
-        return Ok(());
-    }
-    if l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }
     let sender = Sender {

@@ -105,7 +105,7 @@ fn opens_connection<P: Packet>(packet: &P, l4: &L4Header) -> Result<bool, DropRe
 /// Whether a packet of the flow has passed lately.
 #[inline(always)]
 pub(super) fn is_open<M: Maps>(maps: &M, key: &ReplyKey) -> bool {
-    let now = maps.now();
+    let now = maps.recent_time();
     let Some(last) = maps.policy_flow(key) else {
         return false;
     };
@@ -123,7 +123,7 @@ pub(super) fn is_open<M: Maps>(maps: &M, key: &ReplyKey) -> bool {
 #[inline(always)]
 pub(super) fn record<M: Maps>(maps: &M, l4: &L4Header, key: &ReplyKey) {
     if l4.proto != ip::TCP {
-        maps.set_policy_flow(key, maps.now());
+        maps.set_policy_flow(key, maps.recent_time());
     }
 }
 
@@ -143,7 +143,7 @@ pub fn track_flow<P: Subprograms, M: Maps>(packet: &P, maps: &M) {
     if let Some(key) = flow_key(packet, &l4, true)
         && !is_open(maps, &key)
     {
-        maps.set_policy_flow(&key, maps.now());
+        maps.set_policy_flow(&key, maps.recent_time());
     }
 }
 

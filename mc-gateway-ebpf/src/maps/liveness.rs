@@ -1,6 +1,10 @@
 //! The liveness maps.
 
-use aya_ebpf::{btf_maps::Array, helpers::bpf_ktime_get_ns, macros::btf_map};
+use aya_ebpf::{
+    btf_maps::Array,
+    helpers::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns},
+    macros::btf_map,
+};
 use mc_gateway_common::{
     abi::{
         MAX_NEXT_HOPS,
@@ -23,6 +27,12 @@ impl Liveness for KernelMaps {
     fn now(&self) -> u64 {
         // SAFETY: reads a clock.
         unsafe { bpf_ktime_get_ns() }
+    }
+
+    #[inline(always)]
+    fn recent_time(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { bpf_ktime_get_coarse_ns() }
     }
 
     #[inline(always)]

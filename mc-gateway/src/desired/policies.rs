@@ -251,7 +251,9 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
         return PolicyTables::default();
     }
     let by_map = SetsByMap::new(tables.rules.keys(), MAX_PEER_RULES / 2);
-    let pod = |sets: &PodSets| {
+    let instances = instances(&inputs.pods);
+    let instance = |addr: &Addr| instances.get(addr).copied().unwrap_or_default();
+    let pod = |addr: &Addr, sets: &PodSets| {
         let at = usize::try_from(sets.enforced).ok();
         let at = at.and_then(|enforced| enforced.checked_sub(1));
         let drops_unknown = at.is_some_and(|at| {
@@ -262,12 +264,12 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
             set: by_map.number(sets.all),
             enforced: by_map.number(sets.enforced),
             flags: if drops_unknown { POD_DROPS_UNKNOWN } else { 0 },
+            instance: instance(addr),
         }
     };
     let pods = |pods: &BTreeMap<IpAddr, PodSets>| {
-        pods.iter()
-            .map(|(addr, sets)| (to_abi_addr(*addr), pod(sets)))
-            .collect()
+        let rows = pods.iter().map(|(addr, sets)| (to_abi_addr(*addr), sets));
+        rows.map(|(addr, sets)| (addr, pod(&addr, sets))).collect()
     };
     let (mut ingress, egress): (BTreeMap<_, _>, BTreeMap<_, _>) =
         (pods(&tables.pods), pods(&tables.egress_pods));
@@ -276,11 +278,11 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
             set: NO_RULES,
             enforced: NO_RULES,
             flags: 0,
+            instance: instance(addr),
         };
         ingress.entry(*addr).or_insert(without_rules);
     }
-    let ips = inputs.pods.iter().flat_map(|pod| &pod.ips);
-    let local = ips.filter_map(|text| parse_address(text).ok()).map(to_abi_addr);
+    let local = instances.keys().copied();
     let unselected = local.filter(|addr| !ingress.contains_key(addr)).collect();
     let cluster_id = |cluster: &str| cluster_id(&me.cluster_id_key, cluster);
     let identities = identity_tables(
@@ -299,6 +301,17 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
         rules: rule_entries(tables.rules, &by_map, ids),
     }
+}
+
+/// The Pod at each address; of several Pods there a value that changes with each of them.
+fn instances(pods: &[Arc<PodInfo>]) -> BTreeMap<Addr, u32> {
+    let mut instances = BTreeMap::new();
+    for pod in pods {
+        for addr in pod.ips.iter().filter_map(|text| parse_address(text).ok()) {
+            *instances.entry(to_abi_addr(addr)).or_default() ^= pod.instance;
+        }
+    }
+    instances
 }
 
 fn network(net: IpNet) -> (u32, Addr) {

@@ -17,6 +17,7 @@ use mc_gateway_common::abi::policy::{
     LabelIdentity, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule,
     RuleCounter, RuleKey, identity_slot,
 };
+use mc_gateway_common::abi::service::ReplyKey;
 use mc_gateway_common::maps::policy::PolicyMaps;
 
 use super::batch;
@@ -36,6 +37,7 @@ pub(super) struct PinnedPolicyMaps {
     address_classes: LpmTrie<MapData, AddressClassKey, u32>,
     peer_rules: HashMap<MapData, PeerRulesKey, PeerRules>,
     rules: LpmTrie<MapData, RuleKey, Rule>,
+    flows: HashMap<MapData, ReplyKey, u64>,
     counters: PerCpuHashMap<MapData, u32, RuleCounter>,
 }
 
@@ -137,6 +139,7 @@ impl PinnedPolicyMaps {
             address_classes: open(dir, abi::ADDRESS_CLASSES)?,
             peer_rules: open(dir, abi::PEER_RULES)?,
             rules: open(dir, abi::POLICY_RULES)?,
+            flows: open(dir, abi::POLICY_FLOWS)?,
             counters: open(dir, abi::RULE_COUNTERS)?,
         })
     }
@@ -230,6 +233,9 @@ impl PinnedPolicyMaps {
             return written;
         }
         *spare = Arc::clone(to);
+        let ended = ended_pods(contents.current(), to);
+        // After an error here the old tables are in use, so that the next change finds these Pods again.
+        self.end_flows(&ended)?;
         let state = PolicyState {
             half,
             enforced: to.enforced(),
@@ -238,7 +244,27 @@ impl PinnedPolicyMaps {
             .set(0, state, 0)
             .map_err(map_error(abi::POLICY_STATE, "write"))?;
         contents.half = half;
+        // The old tables have let packets to these addresses pass until now.
+        self.end_flows(&ended)?;
         self.remove_counters(counted.difference(&rules))
+    }
+
+    /// Removes the flows of Pods that have ended: they would pass to the next Pod with the address.
+    fn end_flows(&mut self, pods: &BTreeSet<Addr>) -> Result<(), MapsError> {
+        if pods.is_empty() {
+            return Ok(());
+        }
+        let mut ended = Vec::new();
+        for entry in batch::entries(&self.flows) {
+            let (key, _) = entry.map_err(map_error(abi::POLICY_FLOWS, "read"))?;
+            if pods.contains(&key.pod) {
+                ended.push(key);
+            }
+        }
+        for key in ended {
+            ignore_missing(self.flows.remove(&key)).map_err(map_error(abi::POLICY_FLOWS, "write"))?;
+        }
+        Ok(())
     }
 
     /// Creates the counters of rules that are not `counted`, as many as the map has room for.
@@ -350,6 +376,18 @@ impl PinnedPolicyMaps {
     }
 }
 
+/// The addresses of selected Pods that another Pod has, or no selected one.
+fn ended_pods(from: &PolicyTables, to: &PolicyTables) -> BTreeSet<Addr> {
+    let has = |addr: &Addr, instance| {
+        let pods = [to.pods.get(addr), to.egress_pods.get(addr)];
+        pods.into_iter().flatten().any(|pod| pod.instance == instance)
+    };
+    let pods = from.pods.iter().chain(&from.egress_pods);
+    pods.filter(|(addr, pod)| !has(addr, pod.instance))
+        .map(|(addr, _)| *addr)
+        .collect()
+}
+
 /// The Pods in `mc_policy_pods` for ingress.
 fn ingress(tables: &PolicyTables) -> BTreeMap<Addr, PolicyPod> {
     let others = tables
@@ -443,6 +481,30 @@ fn rule_prefix(key: &Key<RuleKey>) -> (RulePrefix, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_ends_with_its_instance_or_without_rules() {
+        let addr = |last| [last; 16];
+        let pod = |set, instance| PolicyPod {
+            set,
+            instance,
+            ..PolicyPod::default()
+        };
+        let from = PolicyTables {
+            pods: [(addr(1), pod(1, 1)), (addr(2), pod(1, 2)), (addr(3), pod(1, 3))].into(),
+            egress_pods: [(addr(4), pod(1, 4)), (addr(5), pod(1, 5))].into(),
+            ..PolicyTables::default()
+        };
+        let to = PolicyTables {
+            // Another set, another Pod, and a Pod that only rules for ingress select any more.
+            pods: [(addr(1), pod(2, 1)), (addr(2), pod(1, 7)), (addr(4), pod(1, 4))].into(),
+            egress_pods: [(addr(6), pod(1, 6))].into(),
+            unselected: [addr(3)].into(),
+            ..PolicyTables::default()
+        };
+        assert_eq!(ended_pods(&from, &to), [addr(2), addr(3), addr(5)].into());
+        assert_eq!(ended_pods(&from, &from), BTreeSet::new());
+    }
 
     #[test]
     fn a_rule_key_has_all_fields_of_its_prefix() {

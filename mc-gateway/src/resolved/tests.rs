@@ -477,6 +477,7 @@ fn destinations_that_policies_concern_are_marked() {
     assert_eq!(marked(&state, 24, pods.addr()), Some(false), "no policy");
     let mut tables = PolicyTables::default();
     let pod = |enforced| abi::policy::PolicyPod {
+        instance: 0,
         set: 1,
         enforced,
         flags: 0,

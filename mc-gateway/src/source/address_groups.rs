@@ -39,6 +39,7 @@ fn group(group: &AddressGroup) -> Arc<PodInfo> {
     let ports = group.ports.iter();
     Arc::new(PodInfo {
         name: format!("{}/", group.namespace),
+        instance: 0,
         node: String::new(),
         ips: group.addresses.clone(),
         labels: join_labels(&group.labels, &LabelKeyFilter::default()).into(),

@@ -10,6 +10,7 @@ use mc_kube::pod::Pod;
 
 use crate::cidr::parse_prefix;
 use crate::config::PodLookup;
+use crate::ids::stable_id;
 use crate::objects::{GatewayInfo, NamedPort, NodeInfo, PodInfo};
 
 /// Node and addresses of a Pod; no addresses while it has none of its own.
@@ -20,8 +21,10 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
     let addresses = pod.own_addresses();
     ips.reserve_exact(addresses.len());
     ips.extend(addresses.map(str::to_owned));
+    let name = format!("{}/{}", pod.namespace(), pod.name());
     Arc::new(PodInfo {
-        name: format!("{}/{}", pod.namespace(), pod.name()),
+        instance: stable_id(&format!("{name} {}", pod.uid())),
+        name,
         node: pod.node().to_owned(),
         ips,
         labels: join_labels(pod.labels(), &LabelKeyFilter::default()).into(),
@@ -130,6 +133,20 @@ mod tests {
         ] {
             assert!(pod(none).ips.is_empty(), "{none}");
         }
+    }
+
+    #[test]
+    fn another_pod_is_another_instance() {
+        let of = |meta: &str| pod(&format!("{{metadata: {{{meta}}}, spec: {{nodeName: a}}}}")).instance;
+        let first = of("name: p, uid: a, labels: {c: d}");
+        assert_eq!(
+            of("name: p, uid: a, labels: {c: e}"),
+            first,
+            "the Pod has other labels"
+        );
+        assert_ne!(of("name: p, uid: b, labels: {c: d}"), first);
+        // Manifest files have no UID.
+        assert_ne!(of("name: p"), of("name: q"));
     }
 
     #[test]

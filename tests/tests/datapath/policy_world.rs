@@ -216,6 +216,7 @@ pub(crate) fn world(rng: &mut Rng) -> World {
         let http = *rng.pick(&[1, 2, 30]);
         objects.pods.push(Arc::new(PodInfo {
             name: format!("{namespace}/pod{number}"),
+            instance: 0,
             node: node.into(),
             ips: ips.iter().map(ToString::to_string).collect(),
             labels: join_labels(&labels, &all).into(),

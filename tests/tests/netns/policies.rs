@@ -13,7 +13,7 @@ use mc_tests::{
 
 use crate::{
     fixture::{options, wait_for_log},
-    identities::{BOTH, OTHER, remove, write, write_identities, write_pod},
+    identities::{BOTH, OTHER, pod_manifest, remove, write, write_identities, write_pod},
 };
 
 /// A new state reaches the packets within this time.
@@ -290,4 +290,42 @@ fn connections_of_a_selected_pod_and_open_ones_keep_working() {
     let report = output.lines().next_back().expect("a report");
     let report: KeepaliveReport = serde_json::from_str(report).expect("JSON");
     assert!(report.requests > 0 && report.longest_ms < 1_000.0, "{report:?}");
+}
+
+/// Rules that allow a protocol, and nothing else.
+fn only(protocol: &str) -> String {
+    format!("  - action: Allow\n    ports: [{{protocol: {protocol}}}]\n  - action: Drop\n")
+}
+
+/// Datagrams that rules have allowed to a Pod pass while it has the address, and not to the next Pod there.
+#[test]
+fn a_datagram_flow_ends_with_its_pod() {
+    let (bed, _server) = enforcing("policy-flow-end");
+    let west = Cluster::West;
+    let [client, server] = [Place::PodEast, Place::PodWest].map(|place| bed.netns(place));
+    write_policy(&bed, west, &only("UDP"));
+    wait_dropped(&bed, "policy", "TCP");
+    let stream = bed
+        .traffic()
+        .sequenced(client, server, west.pod_ip(), 100, 3 * TIMEOUT);
+    let mut stream = stream.expect("datagrams that a rule allows");
+    write_policy(&bed, west, &only("TCP"));
+    wait_passing(&bed, "TCP");
+    let dropped = || {
+        let counters = Counters::read(&bed.bpf_dir(west.node())).expect("counters");
+        counters.drops.get("policy").copied().unwrap_or_default()
+    };
+    let before = dropped();
+    for _request in 0..20 {
+        get(&bed).expect("a request between datagrams");
+    }
+    assert_eq!(dropped(), before, "the flow is open when the rules have changed");
+    let next = pod_manifest("next", west.node(), &[west.pod_ip().into()], "server", "Running");
+    write(&bed, west, "pod.yaml", &next);
+    wait_for("the flow of the first Pod ends", TIMEOUT, || match dropped() {
+        now if now > before => Ok(()),
+        now => Err(format!("{now} drops")),
+    })
+    .expect("drops");
+    assert!(stream.is_running(), "its datagrams were dropped");
 }

@@ -267,6 +267,7 @@ fn flows_to_a_pod_with_rules_for_egress_alone_are_recorded() {
     let web = to_abi_addr("10.1.1.5".parse().unwrap());
     assert_eq!(tables.egress_pods.keys().collect::<Vec<_>>(), [&web]);
     let without_rules = PolicyPod {
+        instance: 0,
         set: NO_RULES,
         enforced: NO_RULES,
         flags: 0,

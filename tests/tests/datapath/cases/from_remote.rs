@@ -143,7 +143,15 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
         } else {
             (set | SET_BY_PREFIX, in_force)
         };
-        policies.pods.insert(key, PolicyPod { set, enforced, flags });
+        policies.pods.insert(
+            key,
+            PolicyPod {
+                set,
+                enforced,
+                flags,
+                instance: 0,
+            },
+        );
     };
     for direction in [DIRECTION_INGRESS, DIRECTION_EGRESS] {
         pod(POD_NODE, direction, half, POD_DROPS_UNKNOWN);

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     TC_ACT_SHOT, TC_ACT_UNSPEC,
-    fixture::{MC0_MAC, POD_NODE, STRANGER, Shape},
+    fixture::{MC0_MAC, POD_NODE, POD_WEST, STRANGER, Shape},
     kernel::Kernel,
     packets::{Ip, ethernet, udp, with_checksum},
 };
@@ -49,6 +49,11 @@ pub(crate) fn timed_frames() -> Vec<(Program, &'static str, Vec<u8>)> {
         ),
         (
             Program::ToPod,
+            "known datagram flow",
+            of(POD_WEST, POD_NODE, UDP, udp(53, 40_000, b"x")),
+        ),
+        (
+            Program::ToPod,
             "first TCP segment",
             of(PEER_POD, POD_NODE, TCP, tcp(80, SYN)),
         ),
@@ -61,6 +66,11 @@ pub(crate) fn timed_frames() -> Vec<(Program, &'static str, Vec<u8>)> {
             Program::FromPod,
             "established TCP",
             of(POD_NODE, PEER_POD, TCP, tcp(80, ACK)),
+        ),
+        (
+            Program::FromPod,
+            "known datagram flow",
+            of(POD_NODE, POD_WEST, UDP, udp(40_000, 53, b"x")),
         ),
         (
             Program::FromPod,

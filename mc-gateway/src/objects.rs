@@ -95,7 +95,7 @@ pub struct NodeKeyInfo {
 pub struct PodInfo {
     /// `metadata.namespace/metadata.name`.
     pub name: String,
-    /// ID of name and `metadata.uid`: another Pod with the name or the address has another.
+    /// Hash of name and `metadata.uid`: different for the next Pod with the name or the address.
     pub instance: u32,
     /// `spec.nodeName`.
     pub node: String,

@@ -109,7 +109,7 @@ pub struct PolicyPod {
     pub enforced: u32,
     /// [`POD_DROPS_UNKNOWN`], [`POD_CLOSED`], [`POD_UNSELECTED`].
     pub flags: u32,
-    /// The agent's ID of the Pod that has the address. With another one, the agent removes the flows of the address.
+    /// Hash of the Pod's name and UID. When it changes, the agent removes the flows of the address.
     pub instance: u32,
 }
 
@@ -130,12 +130,18 @@ pub struct LabelIdentity {
     pub exporters: u32,
 }
 
-/// Index of an identity in `mc_identities`. The slots of both halves are neighbors, so that a reader knows the last
-/// one in use.
+/// Index of an identity in `mc_identities`. Both halves of a number are neighbors: with the lowest numbers in use, the
+/// slots behind them are unused in both halves.
 #[inline(always)]
 #[must_use]
 pub const fn identity_slot(identity: u32, half: u32) -> u32 {
     identity.wrapping_mul(2) | (half & 1)
+}
+
+/// The number and the half of a slot, the reverse of [`identity_slot`].
+#[must_use]
+pub const fn identity_of_slot(slot: u32) -> (u32, u32) {
+    (slot / 2, slot & 1)
 }
 
 /// A cluster of a set of clusters that export an identity.

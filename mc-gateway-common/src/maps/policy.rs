@@ -15,15 +15,15 @@ pub trait Policies {
     /// A Pod of this node.
     fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod>;
     /// The label identity of an [`identity_slot`](crate::abi::policy::identity_slot); the default value for a number
-    /// that no label has. An optional value would be copied while it is undefined, which the verifier rejects.
+    /// that no label has.
     fn identity(&self, slot: u32) -> LabelIdentity;
     /// Whether a cluster exports the label identities with a set of exporters.
     fn is_exporter(&self, key: &ExporterKey) -> bool;
     /// Class of the longest block that contains the address.
     fn address_class(&self, key: &AddressClassKey) -> Option<u32>;
     /// The rule for a port in network order, of a set without
-    /// [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`] without any, as
-    /// [`Self::identity`] returns a value.
+    /// [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`] without any. An optional rule
+    /// would be copied while it is undefined, which the verifier rejects.
     fn peer_rule(&self, key: &PeerRulesKey, port: [u8; 2]) -> Rule;
     /// The rule for a packet, of a set with [`SET_BY_PREFIX`](crate::abi::policy::SET_BY_PREFIX); [`Rule::NONE`]
     /// without any.

@@ -57,7 +57,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         return Ok(());
     };
     let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
-    // Before the look-up of the Pod: the agent removes its flows when it ends.
+    // An open flow needs no look-up of its Pod: the agent removes the flows of a Pod that has ended.
     if l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }

@@ -15,7 +15,7 @@ use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, ExporterKey,
     LabelIdentity, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule,
-    RuleCounter, RuleKey, identity_slot,
+    RuleCounter, RuleKey, identity_of_slot, identity_slot,
 };
 use mc_gateway_common::abi::service::ReplyKey;
 use mc_gateway_common::maps::policy::PolicyMaps;
@@ -207,8 +207,7 @@ impl PinnedPolicyMaps {
         slots: u32,
     ) -> impl Iterator<Item = Result<((u32, u32), LabelIdentity), MapError>> {
         let known = |(slot, identity): (u32, LabelIdentity)| {
-            let number_and_half = (slot / 2, slot & 1);
-            (identity != LabelIdentity::default()).then_some((number_and_half, identity))
+            (identity != LabelIdentity::default()).then_some((identity_of_slot(slot), identity))
         };
         let slots = batch::slots(&self.identities, slots);
         slots.filter_map(move |entry| entry.map(known).transpose())

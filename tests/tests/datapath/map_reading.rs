@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc, thread};
 
-use aya::maps::{Array, Map, MapData};
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use mc_gateway::{
     maps::{MapContents, PinnedMaps},
     plan::ServiceAction,
@@ -13,8 +13,8 @@ use mc_gateway::{
 use mc_gateway_common::{
     abi::{
         MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, NextHop, NextHopGroup, Peer, Prefix,
-        policy::{IDENTITIES, LabelIdentity, MAX_IDENTITIES, identity_slot},
-        service::{Backend, MAGLEV_SLOTS, Maglev, Service, ServiceKey},
+        policy::{IDENTITIES, LabelIdentity, MAX_IDENTITIES, POLICY_FLOWS, PolicyPod, identity_slot},
+        service::{Backend, MAGLEV_SLOTS, Maglev, ReplyKey, Service, ServiceKey},
     },
     maps::MemoryMaps,
 };
@@ -206,4 +206,50 @@ fn identities_of_both_halves_are_read_and_foreign_changes_noticed() {
     }
     let contents = read(pins.dir());
     assert!(contents.policies.tables.iter().all(|of_half| of_half.is_empty()));
+}
+
+/// The tables with a Pod at each address, by its last byte and the hash of its UID.
+fn pods(pods: &[(u8, u32)]) -> Arc<PolicyTables> {
+    let selected = |instance| PolicyPod {
+        instance,
+        ..PolicyPod::default()
+    };
+    let pods = pods
+        .iter()
+        .map(|(last, instance)| ([*last; 16], selected(*instance)));
+    Arc::new(PolicyTables {
+        pods: pods.collect(),
+        ..PolicyTables::default()
+    })
+}
+
+/// After a restart, the tables in the maps are those of the earlier agent.
+#[test]
+fn a_new_agent_ends_the_flows_of_pods_that_have_ended() {
+    let kernel = Kernel::load(&MemoryMaps::default());
+    let pins = Pins::new("ended-flows");
+    kernel.pin_maps(pins.dir());
+    let agent = || {
+        let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
+        maps.reload().expect("a reading");
+        maps
+    };
+    agent()
+        .set_policies(&pods(&[(1, 10), (2, 20)]))
+        .expect("the Pods");
+    let flow = |last| ReplyKey {
+        pod: [last; 16],
+        ..ReplyKey::default()
+    };
+    let map = MapData::from_pin(pins.dir().join(POLICY_FLOWS)).expect("a pin");
+    let mut flows: HashMap<_, ReplyKey, u64> = Map::LruHashMap(map).try_into().expect("a hash");
+    for last in [1, 2] {
+        flows.insert(flow(last), 1, 0).expect("a flow");
+    }
+    agent()
+        .set_policies(&pods(&[(1, 10), (2, 21)]))
+        .expect("the Pods");
+    assert_eq!(flows.get(&flow(1), 0).expect("the flow of the same Pod"), 1);
+    let ended = flows.get(&flow(2), 0);
+    assert!(matches!(ended, Err(MapError::KeyNotFound)), "{ended:?}");
 }

@@ -26,7 +26,7 @@ use mc_gateway_common::{
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
             ExporterKey, POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS,
-            RULE_REJECT,
+            RULE_REJECT, identity_of_slot,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY,
@@ -192,13 +192,14 @@ fn policies_json(policies: &PolicyMaps) -> Value {
         })
         .collect();
     let identities = policies.identities.iter();
+    let identities = identities.map(|(slot, identity)| (identity_of_slot(*slot), identity));
     let identities: Vec<Value> = identities
-        .filter(|(slot, _)| **slot % 2 == half)
-        .map(|(slot, identity)| {
+        .filter(|((_, of_half), _)| *of_half == half)
+        .map(|((number, _), identity)| {
             let of_set = |key: &&ExporterKey| (key.set, key.half) == (identity.exporters, half);
             let exporters = policies.exporters.iter().filter(of_set);
             json!({
-                "identity": slot / 2, "class": identity.class,
+                "identity": number, "class": identity.class,
                 "clusters": exporters.map(|key| key.cluster).collect::<Vec<_>>(),
             })
         })

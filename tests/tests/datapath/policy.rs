@@ -34,10 +34,9 @@ fn set_state(ebpf: &mut Ebpf, state: PolicyState) {
     map.set(0, state, 0).expect(POLICY_STATE);
 }
 
-fn set_identity(ebpf: &mut Ebpf, slot: u32, identity: LabelIdentity) {
+fn identities(ebpf: &mut Ebpf) -> Array<&mut MapData, LabelIdentity> {
     let map = ebpf.map_mut(IDENTITIES).expect(IDENTITIES);
-    let mut map: Array<_, LabelIdentity> = map.try_into().expect(IDENTITIES);
-    map.set(slot, identity, 0).expect(IDENTITIES);
+    map.try_into().expect(IDENTITIES)
 }
 
 /// Writes the tables and the flows.
@@ -47,8 +46,9 @@ pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     for (key, pod) in &tables.pods {
         pods.insert(key, pod, 0).expect(POLICY_PODS);
     }
+    let mut identities = identities(ebpf);
     for (slot, identity) in &tables.identities {
-        set_identity(ebpf, *slot, *identity);
+        identities.set(*slot, *identity, 0).expect(IDENTITIES);
     }
     let mut exporters: HashMap<_, ExporterKey, u32> = hash(ebpf, EXPORTERS);
     for key in &tables.exporters {
@@ -91,8 +91,11 @@ pub(crate) fn clear(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     for key in tables.pods.keys() {
         pods.remove(key).expect(POLICY_PODS);
     }
+    let mut identities = identities(ebpf);
     for slot in tables.identities.keys() {
-        set_identity(ebpf, *slot, LabelIdentity::default());
+        identities
+            .set(*slot, LabelIdentity::default(), 0)
+            .expect(IDENTITIES);
     }
     let mut exporters: HashMap<_, ExporterKey, u32> = hash(ebpf, EXPORTERS);
     for key in &tables.exporters {

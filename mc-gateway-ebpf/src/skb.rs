@@ -1,6 +1,9 @@
 //! The kernel's packet as a [`Packet`].
 
-use core::{mem::MaybeUninit, ptr};
+use core::{
+    mem::{MaybeUninit, offset_of},
+    ptr,
+};
 
 use aya_ebpf::{
     bindings::{
@@ -121,9 +124,15 @@ impl Skb {
     /// Address of the byte at `AT`, if `len` bytes from there are in the linear part.
     #[inline(always)]
     fn linear<const AT: u32>(&self, len: usize) -> Option<usize> {
+        let context = self.raw as usize;
         // SAFETY: the context pointer is valid while the program runs; the verifier treats these two fields
         // as packet pointers.
-        let (start, end) = unsafe { ((*self.raw).data as usize, (*self.raw).data_end as usize) };
+        let (start, end) = unsafe {
+            (
+                words::load_field::<{ offset_of!(__sk_buff, data) }>(context),
+                words::load_field::<{ offset_of!(__sk_buff, data_end) }>(context),
+            )
+        };
         let at = start + AT as usize;
         (at + len <= end).then_some(at)
     }

@@ -26,6 +26,27 @@ macro_rules! load {
 load!(load_u64, u64, "{0} = *(u64 *)({1} + 0)");
 load!(load_u32, u32, "{0} = *(u32 *)({1} + 0)");
 
+/// Reads a field of four bytes of the context that the verifier treats as a pointer. The compiler knows four bytes of
+/// such a field and copies them as such, which would make a number of the pointer.
+///
+/// # Safety
+/// `context` is the context of the program, and `AT` the offset of such a field.
+#[inline(always)]
+pub(crate) unsafe fn load_field<const AT: usize>(context: usize) -> usize {
+    let value: u64;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{0} = *(u32 *)({1} + {2})",
+            out(reg) value,
+            in(reg) context,
+            const AT,
+            options(pure, readonly, nostack)
+        );
+    }
+    value as usize
+}
+
 /// Reads `W` words.
 ///
 /// # Safety

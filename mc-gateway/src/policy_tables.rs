@@ -33,6 +33,8 @@ pub struct PolicyTables {
     pub egress_pods: BTreeMap<Addr, PolicyPod>,
     /// The other Pods of the node, which are in `mc_policy_pods` for ingress.
     pub unselected: BTreeSet<Addr>,
+    /// `mc_unselected`: number of a slot, without its half, to the Pod.
+    pub unselected_slots: BTreeMap<u32, Addr>,
     /// `mc_identities`: numbers below `MAX_IDENTITIES` to their class and set of exporters.
     pub identities: BTreeMap<u32, LabelIdentity>,
     /// `mc_exporters`: number of a set and ID of a cluster in it.
@@ -61,6 +63,7 @@ impl PolicyTables {
             pods,
             egress_pods,
             unselected,
+            unselected_slots,
             identities,
             exporters,
             address_classes,
@@ -70,6 +73,7 @@ impl PolicyTables {
             pods.len(),
             egress_pods.len(),
             unselected.len(),
+            unselected_slots.len(),
             identities.len(),
             exporters.len(),
             address_classes.len(),
@@ -77,6 +81,13 @@ impl PolicyTables {
         ]
         .into_iter()
         .fold(0, usize::saturating_add)
+    }
+
+    /// Number of entries of `mc_policy_pods`.
+    #[must_use]
+    pub fn pods(&self) -> usize {
+        let pods = self.pods.len().saturating_add(self.egress_pods.len());
+        pods.saturating_add(self.unselected.len())
     }
 
     /// The directions with rules, as in [`PolicyState::enforced`].

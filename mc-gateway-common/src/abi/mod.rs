@@ -92,7 +92,7 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 35] = [
+pub const ALL_MAPS: [&str; 36] = [
     PREFIXES,
     prefix::PREFIX_LENS,
     prefix::PREFIX_GENERATION,
@@ -121,6 +121,7 @@ pub const ALL_MAPS: [&str; 35] = [
     transit::TRANSIT_DEVICES,
     policy::POLICY_STATE,
     policy::POLICY_PODS,
+    policy::UNSELECTED_PODS,
     policy::IDENTITIES,
     policy::EXPORTERS,
     policy::ADDRESS_CLASSES,

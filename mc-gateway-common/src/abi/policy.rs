@@ -11,6 +11,10 @@ use super::addr::Addr;
 pub const POLICY_STATE: &str = "mc_policy_state";
 /// Name of the map of this node's Pods that policies select: hash of [`PolicyPodKey`] to [`PolicyPod`].
 pub const POLICY_PODS: &str = "mc_policy_pods";
+/// Name of the table of this node's Pods that no policy selects: array of [`Addr`] by [`unselected_slot`], zeros in an
+/// unused slot. Packets of these Pods need no look-up in `mc_policy_pods`, which has the Pods as well. Of two Pods with
+/// one slot, one has its entry there only.
+pub const UNSELECTED_PODS: &str = "mc_unselected";
 /// Name of the map of label identities: array of [`LabelIdentity`] by [`identity_slot`].
 pub const IDENTITIES: &str = "mc_identities";
 /// Name of the map of clusters that export identities: hash of [`ExporterKey`] to 1.
@@ -31,6 +35,8 @@ pub const RULE_COUNTERS: &str = "mc_rule_counts";
 
 /// Capacity of `mc_policy_pods`, allocated on insertion.
 pub const MAX_POLICY_PODS: u32 = 8_192;
+/// Entries of `mc_unselected`, allocated at once.
+pub const UNSELECTED_SLOTS: u32 = 2_048;
 /// Largest number of an identity in `mc_identities`, plus one. Leaders give out the lowest free numbers.
 pub const MAX_IDENTITIES: u32 = 131_072;
 /// Entries of `mc_identities`, allocated at once.
@@ -111,6 +117,15 @@ pub struct PolicyPod {
     pub flags: u32,
     /// Hash of the Pod's name and UID. When it changes, the agent removes the flows of the address.
     pub instance: u32,
+}
+
+/// Index of an address in `mc_unselected`. Most Pods of a node differ in the last bits of their addresses.
+#[inline(always)]
+#[must_use]
+pub const fn unselected_slot(addr: &Addr, half: u32) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "the last four bytes")]
+    let last = u128::from_be_bytes(*addr) as u32;
+    (last.wrapping_mul(2) % UNSELECTED_SLOTS) | (half & 1)
 }
 
 /// ID of no cluster.

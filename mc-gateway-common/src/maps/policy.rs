@@ -1,6 +1,7 @@
 //! Access to the maps of network policies.
 
 use crate::abi::{
+    Addr,
     policy::{
         AddressClassKey, ExporterKey, LabelIdentity, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState,
         Rule, RuleKey,
@@ -14,6 +15,8 @@ pub trait Policies {
     fn policy_state(&self) -> PolicyState;
     /// A Pod of this node.
     fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod>;
+    /// The Pod in an [`unselected_slot`](crate::abi::policy::unselected_slot); zeros in an unused one.
+    fn unselected_pod(&self, slot: u32) -> Addr;
     /// The label identity of an [`identity_slot`](crate::abi::policy::identity_slot); the default value for a number
     /// that no label has.
     fn identity(&self, slot: u32) -> LabelIdentity;
@@ -47,7 +50,7 @@ mod host {
     };
 
     use super::{
-        AddressClassKey, ExporterKey, LabelIdentity, PeerRulesKey, Policies, PolicyPod, PolicyPodKey,
+        Addr, AddressClassKey, ExporterKey, LabelIdentity, PeerRulesKey, Policies, PolicyPod, PolicyPodKey,
         PolicyState, ReplyKey, Rule, RuleKey,
     };
     use crate::{
@@ -62,6 +65,8 @@ mod host {
         pub state: PolicyState,
         /// See [`Policies::policy_pod`].
         pub pods: BTreeMap<PolicyPodKey, PolicyPod>,
+        /// See [`Policies::unselected_pod`].
+        pub unselected: BTreeMap<u32, Addr>,
         /// See [`Policies::identity`].
         pub identities: BTreeMap<u32, LabelIdentity>,
         /// See [`Policies::is_exporter`].
@@ -85,6 +90,10 @@ mod host {
 
         fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod> {
             self.policies.pods.get(key).copied()
+        }
+
+        fn unselected_pod(&self, slot: u32) -> Addr {
+            self.policies.unselected.get(&slot).copied().unwrap_or_default()
         }
 
         fn identity(&self, slot: u32) -> LabelIdentity {

@@ -5,8 +5,9 @@
 //! are recorded, so that replies pass.
 
 use super::{
-    policy::{Denial, check_seen, evaluate_peer, half, pod_rules, rule_port},
-    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, record, undecided},
+    plain_packet::PlainPacket,
+    policy::{Denial, check_seen, evaluate_peer, half, is_unselected, pod_rules, rule_port},
+    policy_flow::{Opening, ip_version, is_neighbor_discovery, is_open, opening, record},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
         sample::FROM_POD,
     },
     packet::ip,
-    verdict::{DropReason, Verdict},
+    verdict::Verdict,
 };
 
 /// Passes a packet of a Pod to the stack or to the bridge, or drops it.
@@ -43,11 +44,16 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
     let Some(v6) = ip_version(packet)? else {
         return Ok(());
     };
-    let Some(l4) = undecided(packet, v6)? else {
+    let half = half(state);
+    let plain = PlainPacket::read(packet, v6);
+    if let Some([src, _]) = plain.addresses(packet)
+        && is_unselected(maps, half, src)
+    {
+        return Ok(());
+    }
+    let Some(Opening { l4, key }) = opening(packet, plain, v6, true)? else {
         return Ok(());
     };
-    let key = flow_key(packet, &l4, true).ok_or(DropReason::InnerMalformed)?;
-    let half = half(state);
     let rules = |direction| pod_rules(maps, half, key.pod, direction);
     let port = rule_port(packet, &l4);
     if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {

@@ -5,8 +5,9 @@
 //! to a connection that they have allowed or that the Pod has opened. What cannot be decided is dropped.
 
 use super::{
+    plain_packet::PlainPacket,
     policy::{Denial, Sender, check_seen, evaluate, half, pod_rules, rule_port},
-    policy_flow::{flow_key, is_open, record, undecided},
+    policy_flow::{Opening, is_open, opening, record},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
@@ -53,10 +54,10 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         eth::IPV6 => true,
         _ => return Err(DropReason::InnerProtocol.into()),
     };
-    let Some(l4) = undecided(packet, v6)? else {
+    let plain = PlainPacket::read(packet, v6);
+    let Some(Opening { l4, key }) = opening(packet, plain, v6, false)? else {
         return Ok(());
     };
-    let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
     // An open flow needs no look-up of its Pod: the agent removes the flows of a Pod that has ended.
     if l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());

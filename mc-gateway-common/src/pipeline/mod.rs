@@ -17,6 +17,7 @@ mod kernel_decap;
 mod link_header;
 pub mod mss;
 pub mod peer_limit;
+mod plain_packet;
 mod policy;
 pub mod policy_flow;
 mod probe;

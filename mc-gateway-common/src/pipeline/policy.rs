@@ -16,7 +16,7 @@ use crate::{
         policy::{
             AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, ExporterKey, NO_CLUSTER, POD_CLOSED,
             POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState, RULE_ALLOW, RULE_PASS,
-            RULE_REJECT, identity_slot,
+            RULE_REJECT, identity_slot, unselected_slot,
         },
     },
     maps::Maps,
@@ -133,6 +133,15 @@ pub(super) fn pod_rules<M: Maps>(maps: &M, half: u8, addr: Addr, direction: u16)
         half: half.into(),
         direction,
     })
+}
+
+/// Whether the agent has seen a Pod at the address and no policy selects it, as far as `mc_unselected` shows.
+#[inline(always)]
+pub(super) fn is_unselected<M: Maps>(maps: &M, half: u8, addr: Addr) -> bool {
+    let known = maps.unselected_pod(unselected_slot(&addr, half.into()));
+    // Numbers, so that the programs compare words instead of bytes. An unused slot is of no Pod.
+    let [known, addr] = [known, addr].map(u128::from_ne_bytes);
+    known == addr && addr != 0
 }
 
 /// The half of the maps that is in use.

@@ -4,18 +4,14 @@
 //! stays open when rules change, as with Antrea. Datagrams of a flow pass for [`FLOW_LIFETIME`] after its last one.
 
 use super::{
+    plain_packet::PlainPacket,
     service::l4_header::{L4Header, L4Kind},
     subprograms::Subprograms,
 };
 use crate::{
     abi::service::ReplyKey,
     maps::Maps,
-    packet::{
-        Frame, Packet, eth, ip,
-        l4::is_extension,
-        offsets::{TCP_FLAGS, ipv4, ipv6},
-        tcp,
-    },
+    packet::{Frame, Packet, eth, ip, l4::is_extension, offsets::TCP_FLAGS},
     verdict::DropReason,
 };
 
@@ -37,11 +33,29 @@ pub(super) fn ip_version<P: Frame>(packet: &P) -> Result<Option<bool>, DropReaso
     }
 }
 
-/// The transport header of a packet on which rules decide; none of one that passes.
+/// A packet on which rules decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opening {
+    /// Its transport header.
+    pub(super) l4: L4Header,
+    /// Key of its flow.
+    pub(super) key: ReplyKey,
+}
+
+/// The packet to a Pod, or from one if `reverse`, if rules decide on it; none of one that passes.
 #[inline(always)]
-pub(super) fn undecided<P: Subprograms>(packet: &P, v6: bool) -> Result<Option<L4Header>, DropReason> {
-    if is_plain_open_segment(packet, v6) {
+pub(super) fn opening<P: Subprograms>(
+    packet: &P,
+    plain: PlainPacket,
+    v6: bool,
+    reverse: bool,
+) -> Result<Option<Opening>, DropReason> {
+    if plain.is_open_segment() {
         return Ok(None);
+    }
+    if let Some((l4, addresses)) = plain.header(packet) {
+        let key = l4.reply_key_of(addresses, reverse);
+        return Ok(Some(Opening { l4, key }));
     }
     let l4 = packet.parse_l4(v6, eth::END).unpack();
     match l4.kind {
@@ -52,7 +66,10 @@ pub(super) fn undecided<P: Subprograms>(packet: &P, v6: bool) -> Result<Option<L
         // The stack may find a transport header behind it, which a rule concerns.
         L4Kind::Other if v6 && is_extension(l4.proto) => Err(DropReason::InnerMalformed),
         L4Kind::Unfragmented if l4.proto == ip::TCP && !opens_connection(packet, &l4)? => Ok(None),
-        _ => Ok(Some(l4)),
+        _ => {
+            let key = flow_key(packet, &l4, reverse).ok_or(DropReason::InnerMalformed)?;
+            Ok(Some(Opening { l4, key }))
+        }
     }
 }
 
@@ -60,39 +77,6 @@ pub(super) fn undecided<P: Subprograms>(packet: &P, v6: bool) -> Result<Option<L
 #[inline(always)]
 pub(super) fn is_neighbor_discovery((proto, [message, _]): (u8, [u8; 2])) -> bool {
     proto == ip::ICMPV6 && matches!(message, 133..=137)
-}
-
-/// Whether the frame is an unfragmented TCP segment that opens no connection, behind an IP header without options or
-/// extensions: most packets, decided by words at constant offsets. The others are parsed.
-#[inline(always)]
-fn is_plain_open_segment<P: Frame>(packet: &P, v6: bool) -> bool {
-    const PLAIN_V4: u8 = 0x45;
-    // Offset and "more fragments" (RFC 791 section 3.1) in the first two bytes.
-    const FRAGMENT: [u8; 2] = [0x3f, 0xff];
-    let flags = if v6 {
-        let next_header = packet.load_u32::<{ eth::END.wrapping_add(ipv6::NEXT_HEADER) }>();
-        match next_header.map(u32::to_le_bytes) {
-            Some([ip::TCP, ..]) => packet.load_u32::<{ last_of_word(ipv6::LEN) }>(),
-            _ => None,
-        }
-    } else {
-        let first = packet.load_u32::<{ eth::END }>().map(u32::to_le_bytes);
-        let fragment = packet.load_u32::<{ eth::END.wrapping_add(ipv4::FRAGS) }>();
-        match (first, fragment.map(u32::to_le_bytes)) {
-            (Some([PLAIN_V4, ..]), Some([f0, f1, _, ip::TCP]))
-                if f0 & FRAGMENT[0] == 0 && f1 & FRAGMENT[1] == 0 =>
-            {
-                packet.load_u32::<{ last_of_word(ipv4::LEN) }>()
-            }
-            _ => None,
-        }
-    };
-    flags.is_some_and(|word| !tcp::opens_connection(word.to_le_bytes()[3]))
-}
-
-/// Offset of the word that ends with the flags of TCP, behind an IP header of `len` bytes.
-const fn last_of_word(len: u32) -> u32 {
-    eth::END.wrapping_add(len).wrapping_add(TCP_FLAGS).wrapping_sub(3)
 }
 
 /// Whether an unfragmented TCP segment has SYN and not ACK (RFC 9293 section 3.5).
@@ -164,60 +148,4 @@ pub(super) fn flow_key<P: Packet>(packet: &P, l4: &L4Header, reverse: bool) -> O
         key.client_port = if request == reverse { 0 } else { REQUEST };
     }
     Some(key)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::{collection::vec, prelude::*};
-
-    use super::*;
-    use crate::packet::SlicePacket;
-
-    /// A TCP segment behind an IP header of 20 or 40 bytes, of which some bytes are replaced.
-    fn frame(v6: bool, flags: u8, changes: &[(usize, u8)]) -> SlicePacket {
-        let mut bytes = vec![0; 12];
-        bytes.extend(if v6 { [0x86, 0xdd] } else { [0x08, 0x00] });
-        let mut header = if v6 { vec![0; 40] } else { vec![0; 20] };
-        header[0] = if v6 { 0x60 } else { 0x45 };
-        header[if v6 { 6 } else { 9 }] = ip::TCP;
-        bytes.extend(header);
-        let mut segment = [0; 20];
-        (segment[12], segment[13]) = (0x50, flags);
-        bytes.extend(segment);
-        for (at, value) in changes {
-            if let Some(byte) = bytes.get_mut(14 + at) {
-                *byte = *value;
-            }
-        }
-        SlicePacket::new(bytes)
-    }
-
-    #[test]
-    fn the_flags_of_a_plain_segment_decide() {
-        for v6 in [false, true] {
-            for flags in 0..=u8::MAX {
-                let opens = flags & 0x12 == 0x02;
-                assert_eq!(is_plain_open_segment(&frame(v6, flags, &[]), v6), !opens);
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_plain_segment_is_one_that_the_parser_passes(
-            v6: bool,
-            flags: u8,
-            changes in vec((0_usize..60, any::<u8>()), 0..4),
-            length in 14_usize..80,
-        ) {
-            let mut bytes = frame(v6, flags, &changes).bytes().to_vec();
-            bytes.truncate(length);
-            let packet = SlicePacket::new(bytes);
-            if is_plain_open_segment(&packet, v6) {
-                let l4 = packet.parse_l4(v6, eth::END).unpack();
-                prop_assert_eq!((l4.kind, l4.proto), (L4Kind::Unfragmented, ip::TCP));
-                prop_assert_eq!(opens_connection(&packet, &l4), Ok(false));
-            }
-        }
-    }
 }

@@ -5,8 +5,9 @@
 //! opened. Packets of the Node itself pass: the kubelet probes its Pods, as with Antrea.
 
 use super::{
-    policy::{Denial, check_seen, evaluate_peer, half, pod_rules, rule_port},
-    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, record, undecided},
+    plain_packet::PlainPacket,
+    policy::{Denial, check_seen, evaluate_peer, half, is_unselected, pod_rules, rule_port},
+    policy_flow::{Opening, ip_version, is_neighbor_discovery, is_open, opening, record},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
         sample::TO_POD,
     },
     packet::ip,
-    verdict::{DropReason, Verdict},
+    verdict::Verdict,
 };
 
 /// Passes a packet to the Pod, or drops it.
@@ -51,11 +52,16 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
     let Some(v6) = ip_version(packet)? else {
         return Ok(());
     };
-    let Some(l4) = undecided(packet, v6)? else {
+    let half = half(state);
+    let plain = PlainPacket::read(packet, v6);
+    if let Some([_, dst]) = plain.addresses(packet)
+        && is_unselected(maps, half, dst)
+    {
+        return Ok(());
+    }
+    let Some(Opening { l4, key }) = opening(packet, plain, v6, false)? else {
         return Ok(());
     };
-    let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
-    let half = half(state);
     let Some(pod) = pod_rules(maps, half, key.pod, DIRECTION_INGRESS) else {
         return Ok(check_seen(maps, key.pod)?);
     };

@@ -6,11 +6,12 @@ use aya_ebpf::{
 };
 use mc_gateway_common::{
     abi::{
+        Addr,
         policy::{
             ADDRESS_CLASS_BITS, AddressClassKey, ExporterKey, IDENTITY_SLOTS, LabelIdentity,
             MAX_ADDRESS_CLASSES, MAX_EXPORTERS, MAX_PEER_RULES, MAX_POLICY_FLOWS, MAX_POLICY_PODS,
             MAX_POLICY_RULES, MAX_RULE_COUNTERS, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey,
-            PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
+            PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey, UNSELECTED_SLOTS,
         },
         service::ReplyKey,
     },
@@ -23,6 +24,8 @@ use super::{AS_NEEDED, kernel::KernelMaps};
 static STATE: Array<PolicyState, 1> = Array::new();
 #[btf_map(name = "mc_policy_pods")]
 static PODS: HashMap<PolicyPodKey, PolicyPod, { MAX_POLICY_PODS as usize }, AS_NEEDED> = HashMap::new();
+#[btf_map(name = "mc_unselected")]
+static UNSELECTED_PODS: Array<Addr, { UNSELECTED_SLOTS as usize }> = Array::new();
 #[btf_map(name = "mc_identities")]
 static IDENTITIES: Array<LabelIdentity, { IDENTITY_SLOTS as usize }> = Array::new();
 #[btf_map(name = "mc_exporters")]
@@ -53,6 +56,11 @@ impl Policies for KernelMaps {
     fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod> {
         // SAFETY: see above; any bit pattern is a `PolicyPod`.
         unsafe { PODS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn unselected_pod(&self, slot: u32) -> Addr {
+        UNSELECTED_PODS.get(slot).copied().unwrap_or_default()
     }
 
     #[inline(always)]

@@ -115,6 +115,7 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
             Hash,
             policy::MAX_POLICY_PODS,
         ),
+        map_spec::<u32, Addr>(policy::UNSELECTED_PODS, Array, policy::UNSELECTED_SLOTS),
         map_spec::<u32, policy::LabelIdentity>(policy::IDENTITIES, Array, policy::IDENTITY_SLOTS),
         map_spec::<policy::ExporterKey, u32>(policy::EXPORTERS, Hash, policy::MAX_EXPORTERS),
         map_spec::<[u8; 24], u32>(policy::ADDRESS_CLASSES, LpmTrie, policy::MAX_ADDRESS_CLASSES),

@@ -11,7 +11,7 @@ use mc_api::network_policy::{ENFORCEMENT_ACTION, Policy};
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     ADDRESS_CLASSES, EXPORTERS, MAX_ADDRESS_CLASSES, MAX_EXPORTERS, MAX_PEER_RULES, MAX_POLICY_RULES,
-    NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
+    NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod, unselected_slot,
 };
 
 use super::LocalNode;
@@ -283,7 +283,7 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
         ingress.entry(*addr).or_insert(without_rules);
     }
     let local = instances.keys().copied();
-    let unselected = local.filter(|addr| !ingress.contains_key(addr)).collect();
+    let unselected: BTreeSet<Addr> = local.filter(|addr| !ingress.contains_key(addr)).collect();
     let cluster_id = |cluster: &str| cluster_id(&me.cluster_id_key, cluster);
     let identities = identity_tables(
         &tables.identities,
@@ -295,12 +295,22 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
     PolicyTables {
         pods: ingress,
         egress_pods: egress,
+        unselected_slots: unselected_slots(&unselected),
         unselected,
         identities: identities.identities,
         exporters: identities.exporters,
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
         rules: rule_entries(tables.rules, &by_map, ids),
     }
+}
+
+/// The entries of `mc_unselected` in one half.
+fn unselected_slots(unselected: &BTreeSet<Addr>) -> BTreeMap<u32, Addr> {
+    let mut slots = BTreeMap::new();
+    for addr in unselected {
+        slots.entry(unselected_slot(addr, 0)).or_insert(*addr);
+    }
+    slots
 }
 
 /// The Pod at each address; of several Pods there a value that changes with each of them.
@@ -324,5 +334,22 @@ fn field_error(error: &mc_api::network_policy::FieldError) -> FieldError {
         field: error.field.clone(),
         value: error.value.clone(),
         reason: error.reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_pods_with_one_slot_the_first_has_the_entry() {
+        let addr = |text: &str| to_abi_addr(text.parse().expect("an address"));
+        let [first, same, other] = ["10.1.0.6", "10.1.4.6", "10.1.4.7"].map(addr);
+        let slots = unselected_slots(&[same, first, other].into());
+        let expected = [
+            (unselected_slot(&first, 0), first),
+            (unselected_slot(&other, 0), other),
+        ];
+        assert_eq!(slots, expected.into());
     }
 }

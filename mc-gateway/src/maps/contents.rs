@@ -52,7 +52,7 @@ impl MapContents {
             ),
             (
                 policy::POLICY_PODS,
-                both(|tables| tables.pods.len()),
+                both(PolicyTables::pods),
                 policy::MAX_POLICY_PODS,
             ),
             (

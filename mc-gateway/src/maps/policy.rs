@@ -4,6 +4,7 @@
 //! written first. A failed or interrupted write leaves the tables in use as they were.
 
 mod readback;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +16,7 @@ use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, ExporterKey,
     LabelIdentity, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule,
-    RuleCounter, RuleKey, identity_of_slot, identity_slot,
+    RuleCounter, RuleKey, identity_slot,
 };
 use mc_gateway_common::abi::service::ReplyKey;
 use mc_gateway_common::maps::policy::PolicyMaps;
@@ -32,6 +33,7 @@ const HALVES: usize = 2;
 pub(super) struct PinnedPolicyMaps {
     state: Array<MapData, PolicyState>,
     pods: HashMap<MapData, PolicyPodKey, PolicyPod>,
+    unselected: Array<MapData, Addr>,
     identities: Array<MapData, LabelIdentity>,
     exporters: HashMap<MapData, ExporterKey, u32>,
     address_classes: LpmTrie<MapData, AddressClassKey, u32>,
@@ -72,6 +74,7 @@ impl PolicyContents {
             pods.iter().map(|(addr, pod)| (key(*addr), *pod)).collect()
         };
         let ingress = pods(&ingress(tables), DIRECTION_INGRESS).into_iter();
+        let unselected = tables.unselected_slots.iter();
         let identities = tables.identities.iter();
         let identities = identities.map(|(number, identity)| (identity_slot(*number, half), *identity));
         let exporters = tables.exporters.iter().map(|of_set| exporter_key(*of_set, half));
@@ -94,6 +97,9 @@ impl PolicyContents {
             },
             pods: ingress
                 .chain(pods(&tables.egress_pods, DIRECTION_EGRESS))
+                .collect(),
+            unselected: unselected
+                .map(|(slot, addr)| (slot | (half & 1), *addr))
                 .collect(),
             identities: identities.collect(),
             exporters: exporters.collect(),
@@ -134,6 +140,7 @@ impl PinnedPolicyMaps {
         Ok(Self {
             state: open(dir, abi::POLICY_STATE)?,
             pods: open(dir, abi::POLICY_PODS)?,
+            unselected: open(dir, abi::UNSELECTED_PODS)?,
             identities: open(dir, abi::IDENTITIES)?,
             exporters: open(dir, abi::EXPORTERS)?,
             address_classes: open(dir, abi::ADDRESS_CLASSES)?,
@@ -164,6 +171,10 @@ impl PinnedPolicyMaps {
             } else {
                 pods.insert(key.addr, pod);
             }
+        }
+        for entry in self.unselected_slots() {
+            let ((slot, half), addr) = entry.map_err(map_error(abi::UNSELECTED_PODS, "read"))?;
+            of(&mut tables, half).unselected_slots.insert(slot, addr);
         }
         for entry in self.known_identities(self.identities.len()) {
             let ((number, half), identity) = entry.map_err(map_error(abi::IDENTITIES, "read"))?;
@@ -199,18 +210,6 @@ impl PinnedPolicyMaps {
             half: state.half & 1,
             tables: tables.map(Arc::new),
         })
-    }
-
-    /// The identities in the first `slots`, with their half.
-    fn known_identities(
-        &self,
-        slots: u32,
-    ) -> impl Iterator<Item = Result<((u32, u32), LabelIdentity), MapError>> {
-        let known = |(slot, identity): (u32, LabelIdentity)| {
-            (identity != LabelIdentity::default()).then_some((identity_of_slot(slot), identity))
-        };
-        let slots = batch::slots(&self.identities, slots);
-        slots.filter_map(move |entry| entry.map(known).transpose())
     }
 
     /// Replaces the tables in use.
@@ -312,6 +311,11 @@ impl PinnedPolicyMaps {
                 None => ignore_missing(self.pods.remove(&key)),
             }
             .map_err(map_error(abi::POLICY_PODS, "write"))?;
+        }
+        for (slot, addr) in changes(&from.unselected_slots, &to.unselected_slots) {
+            self.unselected
+                .set(slot | (half & 1), addr.unwrap_or_default(), 0)
+                .map_err(map_error(abi::UNSELECTED_PODS, "write"))?;
         }
         for (number, identity) in changes(&from.identities, &to.identities) {
             self.identities

@@ -1,6 +1,6 @@
 //! The agent's reading of whole maps, in numbers that take several batches.
 
-use std::{path::Path, sync::Arc, thread};
+use std::{ops::Range, path::Path, sync::Arc, thread};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use mc_gateway::{
@@ -13,7 +13,10 @@ use mc_gateway::{
 use mc_gateway_common::{
     abi::{
         MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, NextHop, NextHopGroup, Peer, Prefix,
-        policy::{IDENTITIES, LabelIdentity, MAX_IDENTITIES, POLICY_FLOWS, PolicyPod, identity_slot},
+        policy::{
+            IDENTITIES, LabelIdentity, MAX_IDENTITIES, POLICY_FLOWS, PolicyPod, UNSELECTED_PODS,
+            UNSELECTED_SLOTS, identity_slot, unselected_slot,
+        },
         service::{Backend, MAGLEV_SLOTS, Maglev, ReplyKey, Service, ServiceKey},
     },
     maps::MemoryMaps,
@@ -206,6 +209,55 @@ fn identities_of_both_halves_are_read_and_foreign_changes_noticed() {
     }
     let contents = read(pins.dir());
     assert!(contents.policies.tables.iter().all(|of_half| of_half.is_empty()));
+}
+
+#[test]
+fn unselected_pods_of_both_halves_are_read_and_foreign_changes_mended() {
+    let kernel = Kernel::load(&MemoryMaps::default());
+    let pins = Pins::new("unselected-reading");
+    kernel.pin_maps(pins.dir());
+    let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
+    maps.reload().expect("a reading");
+    let path = pins.dir().join(UNSELECTED_PODS);
+    let map = Map::Array(MapData::from_pin(path).expect("a pin"));
+    let mut foreign: Array<_, [u8; 16]> = map.try_into().expect("an array");
+    let tables = |numbers: Range<u32>| {
+        let slots = numbers.map(|number| (unselected_slot(&addr(number), 0), addr(number)));
+        Arc::new(PolicyTables {
+            unselected_slots: slots.collect(),
+            ..PolicyTables::default()
+        })
+    };
+    for numbers in [0..UNSELECTED_SLOTS / 2, 0..10, 5..20] {
+        maps.set_policies(&tables(numbers.clone())).expect("the Pods");
+        assert!(maps.is_unchanged().expect("a reading"));
+        let half = maps.contents().policies.half;
+        for number in 0..UNSELECTED_SLOTS / 2 {
+            let found = foreign
+                .get(&unselected_slot(&addr(number), half), 0)
+                .expect("an entry");
+            let expected = if numbers.contains(&number) {
+                addr(number)
+            } else {
+                [0; 16]
+            };
+            assert_eq!(found, expected, "{number}");
+        }
+    }
+    let written = maps.contents().policies.clone();
+    assert!(read(pins.dir()).policies == written, "the map has other entries");
+
+    // Another program opens a Pod: the agent notices it, and its next tables close it.
+    for half in [0, 1] {
+        let slot = unselected_slot(&addr(500), half);
+        foreign.set(slot, addr(500), 0).expect("an entry");
+        assert!(!maps.is_unchanged().expect("a reading"), "half {half}");
+        maps.reload().expect("a reading");
+        for _half in [0, 1] {
+            maps.set_policies(&tables(5..20)).expect("the Pods");
+        }
+        assert_eq!(foreign.get(&slot, 0).expect("an entry"), [0; 16], "half {half}");
+    }
 }
 
 /// The tables with a Pod at each address, by its last byte and the hash of its UID.

@@ -136,14 +136,23 @@ impl L4Header {
         at: u32,
         reverse: bool,
     ) -> Option<ReplyKey> {
-        let [(client, client_port), (pod, pod_port)] = self.endpoints(packet, at, reverse)?;
-        Some(ReplyKey {
+        let src = address(packet, self.v6, at, Side::Source)?;
+        let dst = address(packet, self.v6, at, Side::Destination)?;
+        Some(self.reply_key_of([src, dst], reverse))
+    }
+
+    /// As [`Self::reply_key`], of a packet with this source and destination.
+    #[inline(always)]
+    pub(in crate::pipeline) const fn reply_key_of(&self, [src, dst]: [Addr; 2], reverse: bool) -> ReplyKey {
+        let (src, dst) = ((src, self.src_port), (dst, self.dst_port));
+        let [(client, client_port), (pod, pod_port)] = if reverse { [dst, src] } else { [src, dst] };
+        ReplyKey {
             pod,
             client,
             pod_port,
             client_port,
-            proto: u32::from(self.proto),
-        })
+            proto: self.proto as u32,
+        }
     }
 
     /// Address and port of the client and of the server. The client is the source, or the destination if `reverse`.

@@ -45,12 +45,10 @@ impl PinnedPolicyMaps {
         let pods = has_entries(
             batch::entries(&self.pods),
             |key| expected_pod(expected.half(key.half.into()), key),
-            expected.count(|of| {
-                let pods = of.pods.len().saturating_add(of.egress_pods.len());
-                pods.saturating_add(of.unselected.len())
-            }),
+            expected.count(PolicyTables::pods),
             abi::POLICY_PODS,
         );
+        let unselected = |(slot, half): &(u32, u32)| expected.half(*half).unselected_slots.get(slot);
         let identity = |(number, half): &(u32, u32)| expected.half(*half).identities.get(number);
         let exporter = |key: &ExporterKey| {
             let exporters = &expected.half(key.half).exporters;
@@ -71,6 +69,12 @@ impl PinnedPolicyMaps {
         };
         Ok(state.half & 1 == expected.half
             && pods?
+            && has_entries(
+                self.unselected_slots(),
+                unselected,
+                expected.count(|of| of.unselected_slots.len()),
+                abi::UNSELECTED_PODS,
+            )?
             && has_entries(
                 self.known_identities(slots),
                 identity,

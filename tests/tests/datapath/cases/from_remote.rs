@@ -11,7 +11,7 @@ use mc_gateway_common::{
             LabelIdentity, MAX_IDENTITIES, PEER_RULE_PORTS, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER,
             PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, PortRule, RULE_ALLOW,
             RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey, SET_BY_PREFIX,
-            identity_slot,
+            identity_slot, unselected_slot,
         },
         service::ReplyKey,
     },
@@ -25,6 +25,11 @@ use crate::{
     packets::{Ip, ethernet, udp, with_checksum},
 };
 
+/// Pods of this node that no policy selects, and a closed one, with the same slot in `mc_unselected`: only the first
+/// one has its entry there.
+pub(super) const FREE: [u8; 4] = [10, 1, 0, 6];
+pub(super) const FREE_WITHOUT_SLOT: [u8; 4] = [10, 1, 4, 6];
+pub(super) const NEIGHBOR_OF_FREE: [u8; 4] = [10, 1, 8, 6];
 /// Identities of west: one with rules, one without, and one that only another cluster exports.
 pub(crate) const CLIENT: u32 = 0x0001_2345;
 pub(crate) const OTHER: u32 = 9;
@@ -160,13 +165,22 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
     }
     // Only rules for ingress select this one.
     pod([10, 1, 0, 8], DIRECTION_INGRESS, half, 0);
-    // No policy selects this one.
-    let free = PolicyPodKey {
-        addr: addr([10, 1, 0, 6]),
-        half: u16::from(half != 0),
-        direction: DIRECTION_INGRESS,
-    };
-    policies.pods.insert(free, PolicyPod::UNSELECTED);
+    pod(NEIGHBOR_OF_FREE, DIRECTION_INGRESS, half, POD_CLOSED);
+    pod(NEIGHBOR_OF_FREE, DIRECTION_EGRESS, half, POD_CLOSED);
+    // No policy selects these.
+    for free in [FREE, FREE_WITHOUT_SLOT] {
+        let key = PolicyPodKey {
+            addr: addr(free),
+            half: u16::from(half != 0),
+            direction: DIRECTION_INGRESS,
+        };
+        policies.pods.insert(key, PolicyPod::UNSELECTED);
+    }
+    // In the half that is not in use, none selects the Pod of this node.
+    for (pod, half) in [(FREE, half), (POD_NODE, 1 - half)] {
+        let slot = unselected_slot(&addr(pod), half);
+        policies.unselected.insert(slot, addr(pod));
+    }
     for (number, class, exporters) in [
         (CLIENT, CLASS_CLIENT, OF_WEST),
         (OTHER, CLASS_HOST, OF_WEST),

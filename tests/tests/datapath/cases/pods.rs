@@ -1,6 +1,9 @@
 //! `to_pod` and `from_pod`: network policies at the devices of this node's Pods.
 
+use std::net::Ipv4Addr;
+
 use mc_gateway_common::{
+    abi::policy::unselected_slot,
     maps::MemoryMaps,
     packet::SlicePacket,
     pipeline,
@@ -12,7 +15,9 @@ use mc_gateway_common::{
 
 use super::{
     Case, Expect, Program,
-    from_remote::{ACK, PEER_POD, SERVICE, SYN, reset_of, tables, tcp},
+    from_remote::{
+        ACK, FREE, FREE_WITHOUT_SLOT, NEIGHBOR_OF_FREE, PEER_POD, SERVICE, SYN, reset_of, tables, tcp,
+    },
 };
 use crate::{
     TC_ACT_SHOT, TC_ACT_UNSPEC,
@@ -23,9 +28,8 @@ use crate::{
 
 /// A device other than `mc0`, on which the node received a packet.
 pub(crate) const POD_DEVICE: u32 = 3;
-/// Addresses of this node: a Pod that no policy selects, one whose rules do not fit, one with rules for ingress only,
-/// and one that the agent has not seen.
-const FREE: [u8; 4] = [10, 1, 0, 6];
+/// Addresses of this node: a Pod whose rules do not fit, one with rules for ingress only, and one that the agent has
+/// not seen.
 const CLOSED: [u8; 4] = [10, 1, 0, 7];
 const INGRESS_ONLY: [u8; 4] = [10, 1, 0, 8];
 const NEW: [u8; 4] = [10, 1, 0, 99];
@@ -36,7 +40,9 @@ const UDP: u8 = 17;
 /// Frames at the device of a Pod that take each way through its programs, with its name.
 pub(crate) fn timed_frames() -> Vec<(Program, &'static str, Vec<u8>)> {
     let of = |src, dst, proto, payload| frame(&packet(Shape::default(), src, dst, proto, payload));
+    let arp = || ethernet(MC0_MAC, [2, 0, 0, 0, 0, 1], 0x0806, &[0; 28]);
     vec![
+        (Program::ToPod, "ARP", arp()),
         (
             Program::ToPod,
             "another Pod",
@@ -57,6 +63,7 @@ pub(crate) fn timed_frames() -> Vec<(Program, &'static str, Vec<u8>)> {
             "first TCP segment",
             of(PEER_POD, POD_NODE, TCP, tcp(80, SYN)),
         ),
+        (Program::FromPod, "ARP", arp()),
         (
             Program::FromPod,
             "another Pod",
@@ -333,6 +340,40 @@ fn replies_pass_in_both_directions() {
         TC_ACT_UNSPEC,
     );
     check(Program::FromPod, &reply, TC_ACT_UNSPEC);
+}
+
+/// The slot of a Pod that no policy selects opens that Pod only, and an unused slot none. Its packets that the programs
+/// cannot read at constant offsets are dropped as before.
+#[test]
+fn a_slot_opens_the_pod_with_its_address_only() {
+    let shape = Shape::default();
+    let tables = tables(shape, 0);
+    let slot = |pod| unselected_slot(&Ipv4Addr::from(pod).to_ipv6_mapped().octets(), 0);
+    assert_eq!([FREE_WITHOUT_SLOT, NEIGHBOR_OF_FREE].map(slot), [slot(FREE); 2]);
+    let mut kernel = Kernel::load(&tables);
+    for (pod, expected) in [
+        (FREE, TC_ACT_UNSPEC),
+        (FREE_WITHOUT_SLOT, TC_ACT_UNSPEC),
+        (NEIGHBOR_OF_FREE, TC_ACT_SHOT),
+        (CLOSED, TC_ACT_SHOT),
+        (NEW, TC_ACT_SHOT),
+    ] {
+        for proto in [TCP, UDP] {
+            let payload = || {
+                if proto == TCP {
+                    tcp(9, SYN)
+                } else {
+                    udp(9, 9, b"x")
+                }
+            };
+            let to = frame(&packet(shape, STRANGER, pod, proto, payload()));
+            let from = frame(&packet(shape, pod, STRANGER, proto, payload()));
+            for (program, frame) in [(Program::ToPod, to), (Program::FromPod, from)] {
+                let found = run(&mut kernel, &tables, program, &frame, POD_DEVICE);
+                assert_eq!(found, expected, "{pod:?} {proto} {program:?}");
+            }
+        }
+    }
 }
 
 /// Without rules for a direction its packets pass, also those of Pods that the agent has not seen.

@@ -18,7 +18,7 @@ use mc_api::{
     gateway::Gateway,
     label_identity::LabelIdentity,
     member_cluster_announce::MemberClusterAnnounce,
-    network_policy::{ClusterNetworkPolicy, NetworkPolicy, Tier},
+    network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup as Group, NetworkPolicy, Tier},
     resource_export::ResourceExport,
     resource_import::ResourceImport,
     service_export::ServiceExport,
@@ -43,12 +43,14 @@ pub enum ApiServer {
 #[expect(missing_docs, reason = "the variants are named like the kinds")]
 pub enum Kind {
     AddressGroupSlice,
+    ClusterGroup,
     ClusterInfoImport,
     ClusterNetworkPolicy,
     ClusterSet,
     ConfigMap,
     EndpointSlice,
     Gateway,
+    Group,
     LabelIdentity,
     MemberClusterAnnounce,
     NetworkPolicy,
@@ -166,12 +168,14 @@ macro_rules! writable_kinds {
 
 writable_kinds!(
     AddressGroupSlice,
+    ClusterGroup,
     ClusterInfoImport,
     ClusterNetworkPolicy,
     ClusterSet,
     ConfigMap,
     EndpointSlice,
     Gateway,
+    Group,
     LabelIdentity,
     MemberClusterAnnounce,
     NetworkPolicy,

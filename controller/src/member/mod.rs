@@ -15,6 +15,7 @@ mod export_status;
 pub mod exports;
 pub mod gateway_candidates;
 pub mod gateways;
+pub mod group_status;
 mod import_failure;
 mod imported_endpoints;
 pub mod imported_service;
@@ -68,6 +69,7 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     membership::plan(snapshot, set, &mut plan);
     default_tiers::plan(snapshot, &mut plan);
     policy_status::plan(snapshot, &mut plan);
+    group_status::plan(snapshot, &mut plan);
     address_groups::plan(snapshot, &mut plan);
     let Some(set) = set else {
         gateways::withdraw(snapshot, &mut plan);

@@ -374,6 +374,8 @@ impl Member {
             label_identities: stores.label_identities.optional(),
             policies: stores.policies.optional(),
             network_policies: stores.network_policies.optional(),
+            cluster_groups: stores.cluster_groups.optional(),
+            groups: stores.groups.optional(),
             node_policy_statuses: stores.node_policy_statuses.optional(),
             address_group_slices: stores.address_group_slices.optional(),
             pod_addresses: self.pod_addresses.as_ref().and_then(|(pods, _)| pods.addresses()),

@@ -14,7 +14,7 @@ use mc_api::{
     gateway::Gateway,
     label_identity::LabelIdentity,
     names,
-    network_policy::{ClusterNetworkPolicy, NetworkPolicy, Tier},
+    network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier},
     node_key::NodeKey,
     node_policy_status::NodePolicyStatus,
     service_export::ServiceExport,
@@ -48,6 +48,8 @@ pub(super) struct MemberStores {
     pub(super) label_identities: Store<LabelIdentity>,
     pub(super) policies: Store<ClusterNetworkPolicy>,
     pub(super) network_policies: Store<NetworkPolicy>,
+    pub(super) cluster_groups: Store<ClusterGroup>,
+    pub(super) groups: Store<NamespacedGroup>,
     pub(super) node_policy_statuses: Store<NodePolicyStatus>,
     pub(super) address_group_slices: Store<AddressGroupSlice>,
     pub(super) tiers: Store<Tier>,
@@ -104,6 +106,8 @@ impl MemberStores {
             label_identities: watch_optional!(None),
             policies: watch_optional!(None),
             network_policies: watch_optional!(None),
+            cluster_groups: watch_optional!(None),
+            groups: watch_optional!(None),
             node_policy_statuses: watch_optional!(Some(namespace)),
             address_group_slices: watch_optional!(Some(namespace)),
             tiers: watch_optional!(None),
@@ -123,11 +127,13 @@ impl MemberStores {
 
     /// The cache's state of an object.
     pub(super) fn cache_state(&self, target: &ObjectRef) -> Option<CacheState> {
-        let optional: [&dyn DynStore; 5] = [
+        let optional: [&dyn DynStore; 7] = [
             &self.address_group_slices,
             &self.label_identities,
             &self.policies,
             &self.network_policies,
+            &self.cluster_groups,
+            &self.groups,
             &self.tiers,
         ];
         cache::cache_state(&self.required(), target).or_else(|| cache::cache_state(&optional, target))

@@ -17,7 +17,7 @@ use mc_api::{
     gateway::Gateway,
     label_identity::LabelIdentity,
     member_cluster_announce::MemberClusterAnnounce,
-    network_policy::{ClusterNetworkPolicy, NetworkPolicy, Tier},
+    network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier},
     node_key::NodeKey,
     node_policy_status::NodePolicyStatus,
     resource_export::ResourceExport,
@@ -75,6 +75,10 @@ pub struct MemberSnapshot {
     pub policies: OptionalKind<ClusterNetworkPolicy>,
     /// The cluster's policies of Namespaces.
     pub network_policies: OptionalKind<NetworkPolicy>,
+    /// The groups of `ClusterNetworkPolicies`.
+    pub cluster_groups: OptionalKind<ClusterGroup>,
+    /// The groups of policies of Namespaces.
+    pub groups: OptionalKind<NamespacedGroup>,
     /// The agents' reports about policies.
     pub node_policy_statuses: OptionalKind<NodePolicyStatus>,
     /// The addresses of Pods as the agents have them.

@@ -66,7 +66,7 @@ pub(super) fn crds() -> Vec<CustomResourceDefinition> {
             short_names: &["cg"],
             columns: &[Column::age()],
             spec: group_spec(),
-            status: Some(open("Status of the group.", json!({}))),
+            status: Some(group_status()),
         }),
         crd::<NamespacedGroup>(PolicyKind {
             doc: "Pods or addresses, for NetworkPolicies of the same namespace.",
@@ -74,7 +74,7 @@ pub(super) fn crds() -> Vec<CustomResourceDefinition> {
             short_names: &["grp"],
             columns: &[Column::age()],
             spec: group_spec(),
-            status: Some(open("Status of the group.", json!({}))),
+            status: Some(group_status()),
         }),
         crd::<Tier>(PolicyKind {
             doc: "The precedence class of policies.",
@@ -318,16 +318,32 @@ fn block() -> Value {
     )
 }
 
+fn group_status() -> Value {
+    let condition = open(
+        "An aspect of the group.",
+        json!({
+            "type": text("GroupMembersComputed."),
+            "status": text("True, or False for a spec with an error or a child group that is missing."),
+            "lastTransitionTime": transition_time("Last change of status."),
+        }),
+    );
+    open(
+        "Status of the group.",
+        json!({ "conditions": list("Aspects of the group.", condition) }),
+    )
+}
+
+fn transition_time(doc: &str) -> Value {
+    json!({ "type": "string", "format": "date-time", "nullable": true, "description": doc })
+}
+
 fn policy_status() -> Value {
     let condition = open(
         "An aspect of the policy.",
         json!({
             "type": text("Realizable or RealizationFailure."),
             "status": text("True, False or Unknown."),
-            "lastTransitionTime": {
-                "type": "string", "format": "date-time", "nullable": true,
-                "description": "Last change of status or reason.",
-            },
+            "lastTransitionTime": transition_time("Last change of status or reason."),
             "reason": text("The cause in one word."),
             "message": text("Field, value, cause and Nodes."),
         }),

@@ -10,6 +10,7 @@ mod enforcement;
 mod error;
 mod fields;
 mod group;
+mod group_status;
 mod kinds;
 mod object_name;
 mod parse;
@@ -23,6 +24,7 @@ pub use direction::Direction;
 pub use enforcement::{ENFORCEMENT_ACTION, EnforcementAction};
 pub use error::{FieldError, PolicyError};
 pub use group::{Group, GroupContents, parse_group};
+pub use group_status::{GROUP_MEMBERS_COMPUTED, GroupCondition, GroupKind, GroupStatus};
 pub use kinds::{
     AntreaAgentInfo, AntreaControllerInfo, ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup,
     NetworkPolicy, Tier,

@@ -27,6 +27,8 @@ const CRDS: &str = include_str!("../../../deploy/mc-gateway-policy-crds.yml");
 
 const CLUSTER_POLICY: &str = "clusternetworkpolicies.crd.antrea.io";
 const POLICY: &str = "networkpolicies.crd.antrea.io";
+const CLUSTER_GROUP: &str = "clustergroups.crd.antrea.io";
+const GROUP: &str = "groups.crd.antrea.io";
 const ADDRESS_GROUP_SLICES: &str = "addressgroupslices";
 
 /// "Ingress Rule" of the user guide, the first example.
@@ -74,6 +76,56 @@ spec:
         matchLabels:
           app: client
   - action: Deny
+";
+
+/// A group of a group that does not exist yet, and a policy that applies to it.
+const PARENT_GROUP: &str = "apiVersion: crd.antrea.io/v1beta1
+kind: ClusterGroup
+metadata: {name: e2e-databases}
+spec: {childGroups: [e2e-db]}
+---
+apiVersion: crd.antrea.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata: {name: e2e-by-group}
+spec:
+  priority: 1
+  tier: securityops
+  appliedTo:
+  - group: e2e-databases
+  ingress:
+  - action: Drop
+    from:
+    - scope: ClusterSet
+      namespaceSelector: {}
+";
+
+/// The Pods of the group above, and a Group of a Namespace.
+const GROUPS: &str = "apiVersion: crd.antrea.io/v1beta1
+kind: ClusterGroup
+metadata: {name: e2e-db}
+spec:
+  podSelector: {matchLabels: {app: db}}
+---
+apiVersion: crd.antrea.io/v1beta1
+kind: Group
+metadata: {name: db, namespace: prod-us-west}
+spec:
+  podSelector: {matchLabels: {app: db}}
+";
+
+const GROUP_POLICY: &str = "apiVersion: crd.antrea.io/v1beta1
+kind: NetworkPolicy
+metadata: {name: by-group, namespace: prod-us-west}
+spec:
+  priority: 1
+  tier: application
+  appliedTo:
+  - group: db
+  ingress:
+  - action: Drop
+    from:
+    - scope: ClusterSet
+      namespaceSelector: {}
 ";
 
 /// A policy with a field that is not enforced.
@@ -288,12 +340,48 @@ fn check_clients() {
     wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
     check_label_latency(&ns, intruder, &urls[0]);
     WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0]);
-    wait_answered(
-        "all pass without the policy",
-        &[client, intruder, stranger],
-        &urls,
-        true,
-    );
+    let all = [client, intruder, stranger];
+    wait_answered("all pass without the policy", &all, &urls, true);
+    check_groups(&ns, &all, &urls);
+}
+
+/// Policies apply to the members of groups, whose status is Antrea's.
+fn check_groups(ns: &Namespace, clients: &[Client], servers: &[String]) {
+    let is_computed = |status: &Value, wanted: &str| {
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let mut conditions = conditions.filter(|condition| condition["type"] == "GroupMembersComputed");
+        conditions
+            .any(|condition| condition["status"] == wanted && condition["lastTransitionTime"].is_string())
+    };
+    WEST.apply(PARENT_GROUP);
+    wait_status(CLUSTER_GROUP, "", "e2e-databases", |status| {
+        is_computed(status, "False")
+    });
+    WEST.wait_for("an Event about the group", SHORT_TIMEOUT, || {
+        let events = WEST.list("", "events", "");
+        let mut messages = events
+            .iter()
+            .filter_map(|event| event["note"].as_str().or(event["message"].as_str()));
+        if messages.any(|message| message.contains("spec.childGroups: \"e2e-db\" does not exist")) {
+            Ok(())
+        } else {
+            Err(format!("{} Events", events.len()))
+        }
+    });
+    WEST.apply(GROUPS);
+    for name in ["e2e-db", "e2e-databases"] {
+        wait_status(CLUSTER_GROUP, "", name, |status| is_computed(status, "True"));
+    }
+    wait_status(GROUP, ns.0, "db", |status| is_computed(status, "True"));
+    wait_answered("Pods of a group of groups are dropped", clients, servers, false);
+    WEST.kubectl(&["delete", CLUSTER_POLICY, "e2e-by-group"]);
+    wait_answered("all pass without the policy of the group", clients, servers, true);
+    WEST.apply(GROUP_POLICY);
+    wait_answered("Pods of a Group are dropped", clients, servers, false);
+    WEST.kubectl(&["delete", POLICY, "by-group", "-n", ns.0]);
+    WEST.kubectl(&["delete", CLUSTER_GROUP, "--all"]);
+    WEST.kubectl(&["delete", GROUP, "--all", "-n", ns.0]);
+    wait_answered("all pass without groups", clients, servers, true);
 }
 
 /// The controller publishes the addresses of all Pods, and the agents watch these instead of the Pods of other Nodes.

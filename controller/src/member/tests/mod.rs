@@ -5,6 +5,7 @@ mod collisions;
 mod drain;
 mod exports;
 mod gateways;
+mod group_status;
 mod imports;
 mod label_identities;
 mod membership;
@@ -74,6 +75,8 @@ fn snapshot() -> MemberSnapshot {
         label_identities: OptionalKind::Present(ObjectMap::default()),
         policies: OptionalKind::Absent,
         network_policies: OptionalKind::Absent,
+        cluster_groups: OptionalKind::Absent,
+        groups: OptionalKind::Absent,
         node_policy_statuses: OptionalKind::Absent,
         address_group_slices: OptionalKind::Absent,
         pod_addresses: None,
@@ -278,6 +281,12 @@ fn apply_writes(snapshot: &mut MemberSnapshot, writes: &[Write]) {
                     apply_write(objects, action);
                 }
                 if let OptionalKind::Present(objects) = &mut snapshot.network_policies {
+                    apply_write(objects, action);
+                }
+                if let OptionalKind::Present(objects) = &mut snapshot.cluster_groups {
+                    apply_write(objects, action);
+                }
+                if let OptionalKind::Present(objects) = &mut snapshot.groups {
                     apply_write(objects, action);
                 }
                 if let OptionalKind::Present(objects) = &mut snapshot.address_group_slices {

@@ -339,10 +339,37 @@ fn check_clients() {
     label("app=intruder");
     wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
     check_label_latency(&ns, intruder, &urls[0]);
+    check_audit(&ns, intruder, &urls);
     WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0]);
     let all = [client, intruder, stranger];
     wait_answered("all pass without the policy", &all, &urls, true);
     check_groups(&ns, &all, &urls);
+}
+
+/// While the policy is audited, the client that it drops passes, and the log of the server's agent names the rule.
+fn check_audit(ns: &Namespace, client: Client, servers: &[String]) {
+    let annotate = |annotation: &str| {
+        let policy = "db-svc-allow-ingress-from-client-only";
+        WEST.kubectl(&["annotate", POLICY, policy, annotation, "--overwrite", "-n", ns.0]);
+    };
+    annotate("mc-gateway.io/enforcementAction=Audit");
+    wait_answered("a client of an audited policy passes", &[client], servers, true);
+    let source = format!("src={}", client.ip());
+    WEST.wait_for("the audited rule in the log", SHORT_TIMEOUT, || {
+        let agents = ["logs", "-n", "kube-system", "-l", "app=mc-gateway", "--tail=-1"];
+        let log = WEST.try_kubectl(&agents)?;
+        let mut lines = log
+            .lines()
+            .filter(|line| line.contains("audited rule would drop"));
+        let rule = "rule=\"spec.ingress[1]\"";
+        if lines.any(|line| line.contains(&source) && line.contains(rule)) {
+            Ok(())
+        } else {
+            Err(format!("no line with {source} and {rule}"))
+        }
+    });
+    annotate("mc-gateway.io/enforcementAction-");
+    wait_answered("it is dropped without the annotation", &[client], servers, false);
 }
 
 /// Policies apply to the members of groups, whose status is Antrea's.

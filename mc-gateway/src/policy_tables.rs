@@ -33,7 +33,9 @@ pub struct PolicyTables {
     pub egress_pods: BTreeMap<Addr, PolicyPod>,
     /// The other Pods of the node, which are in `mc_policy_pods` for ingress.
     pub unselected: BTreeSet<Addr>,
-    /// `mc_unselected`: number of a slot, without its half, to the Pod.
+    /// `mc_unselected`: [`unselected_number`] to the Pod.
+    ///
+    /// [`unselected_number`]: mc_gateway_common::abi::policy::unselected_number
     pub unselected_slots: BTreeMap<u32, Addr>,
     /// `mc_identities`: numbers below `MAX_IDENTITIES` to their class and set of exporters.
     pub identities: BTreeMap<u32, LabelIdentity>,

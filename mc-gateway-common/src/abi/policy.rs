@@ -15,7 +15,8 @@ pub const POLICY_PODS: &str = "mc_policy_pods";
 /// unused slot. Packets of these Pods need no look-up in `mc_policy_pods`, which has the Pods as well. Of two Pods with
 /// one slot, one has its entry there only.
 pub const UNSELECTED_PODS: &str = "mc_unselected";
-/// Name of the map of label identities: array of [`LabelIdentity`] by [`identity_slot`].
+/// Name of the map of label identities: array of [`LabelIdentity`] by [`half_slot`] of
+/// the number.
 pub const IDENTITIES: &str = "mc_identities";
 /// Name of the map of clusters that export identities: hash of [`ExporterKey`] to 1.
 pub const EXPORTERS: &str = "mc_exporters";
@@ -119,13 +120,21 @@ pub struct PolicyPod {
     pub instance: u32,
 }
 
-/// Index of an address in `mc_unselected`. Most Pods of a node differ in the last bits of their addresses.
+/// Number of an address in `mc_unselected`, for [`half_slot`]. Most Pods of a node differ in the last bits of their
+/// addresses.
+#[inline(always)]
+#[must_use]
+pub const fn unselected_number(addr: &Addr) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "the last four bytes")]
+    let last = u128::from_be_bytes(*addr) as u32;
+    last % (UNSELECTED_SLOTS / 2)
+}
+
+/// Index of an address in `mc_unselected`.
 #[inline(always)]
 #[must_use]
 pub const fn unselected_slot(addr: &Addr, half: u32) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "the last four bytes")]
-    let last = u128::from_be_bytes(*addr) as u32;
-    (last.wrapping_mul(2) % UNSELECTED_SLOTS) | (half & 1)
+    half_slot(unselected_number(addr), half)
 }
 
 /// ID of no cluster.
@@ -145,17 +154,17 @@ pub struct LabelIdentity {
     pub exporters: u32,
 }
 
-/// Index of an identity in `mc_identities`. Both halves of a number are neighbors: with the lowest numbers in use, the
-/// slots behind them are unused in both halves.
+/// Index of a number in an array with both halves. The halves of a number are neighbors: with the lowest numbers in
+/// use, the slots behind them are unused in both halves.
 #[inline(always)]
 #[must_use]
-pub const fn identity_slot(identity: u32, half: u32) -> u32 {
-    identity.wrapping_mul(2) | (half & 1)
+pub const fn half_slot(number: u32, half: u32) -> u32 {
+    number.wrapping_mul(2) | (half & 1)
 }
 
-/// The number and the half of a slot, the reverse of [`identity_slot`].
+/// The number and the half of a slot, the reverse of [`half_slot`].
 #[must_use]
-pub const fn identity_of_slot(slot: u32) -> (u32, u32) {
+pub const fn of_half_slot(slot: u32) -> (u32, u32) {
     (slot / 2, slot & 1)
 }
 

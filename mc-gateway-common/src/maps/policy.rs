@@ -17,7 +17,7 @@ pub trait Policies {
     fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod>;
     /// The Pod in an [`unselected_slot`](crate::abi::policy::unselected_slot); zeros in an unused one.
     fn unselected_pod(&self, slot: u32) -> Addr;
-    /// The label identity of an [`identity_slot`](crate::abi::policy::identity_slot); the default value for a number
+    /// The label identity in a [`half_slot`](crate::abi::policy::half_slot); the default value for a number
     /// that no label has.
     fn identity(&self, slot: u32) -> LabelIdentity;
     /// Whether a cluster exports the label identities with a set of exporters.

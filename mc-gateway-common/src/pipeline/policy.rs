@@ -16,7 +16,7 @@ use crate::{
         policy::{
             AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, ExporterKey, NO_CLUSTER, POD_CLOSED,
             POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState, RULE_ALLOW, RULE_PASS,
-            RULE_REJECT, identity_slot, unselected_slot,
+            RULE_REJECT, half_slot, unselected_slot,
         },
     },
     maps::Maps,
@@ -221,7 +221,7 @@ fn identity_class<M: Maps>(maps: &M, half: u8, sender: &Sender) -> Result<u32, D
     if identity == IDENTITY_UNKNOWN || sender.cluster == NO_CLUSTER {
         return Ok(CLASS_UNKNOWN);
     }
-    let known = maps.identity(identity_slot(identity, half.into()));
+    let known = maps.identity(half_slot(identity, half.into()));
     if known.class == CLASS_UNKNOWN {
         return Ok(CLASS_UNKNOWN);
     }

@@ -11,7 +11,7 @@ use mc_api::network_policy::{ENFORCEMENT_ACTION, Policy};
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     ADDRESS_CLASSES, EXPORTERS, MAX_ADDRESS_CLASSES, MAX_EXPORTERS, MAX_PEER_RULES, MAX_POLICY_RULES,
-    NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod, unselected_slot,
+    NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod, unselected_number,
 };
 
 use super::LocalNode;
@@ -308,7 +308,7 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
 fn unselected_slots(unselected: &BTreeSet<Addr>) -> BTreeMap<u32, Addr> {
     let mut slots = BTreeMap::new();
     for addr in unselected {
-        slots.entry(unselected_slot(addr, 0)).or_insert(*addr);
+        slots.entry(unselected_number(addr)).or_insert(*addr);
     }
     slots
 }
@@ -347,8 +347,8 @@ mod tests {
         let [first, same, other] = ["10.1.0.6", "10.1.4.6", "10.1.4.7"].map(addr);
         let slots = unselected_slots(&[same, first, other].into());
         let expected = [
-            (unselected_slot(&first, 0), first),
-            (unselected_slot(&other, 0), other),
+            (unselected_number(&first), first),
+            (unselected_number(&other), other),
         ];
         assert_eq!(slots, expected.into());
     }

@@ -16,7 +16,7 @@ use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, ExporterKey,
     LabelIdentity, PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule,
-    RuleCounter, RuleKey, identity_slot,
+    RuleCounter, RuleKey, half_slot,
 };
 use mc_gateway_common::abi::service::ReplyKey;
 use mc_gateway_common::maps::policy::PolicyMaps;
@@ -76,7 +76,7 @@ impl PolicyContents {
         let ingress = pods(&ingress(tables), DIRECTION_INGRESS).into_iter();
         let unselected = tables.unselected_slots.iter();
         let identities = tables.identities.iter();
-        let identities = identities.map(|(number, identity)| (identity_slot(*number, half), *identity));
+        let identities = identities.map(|(number, identity)| (half_slot(*number, half), *identity));
         let exporters = tables.exporters.iter().map(|of_set| exporter_key(*of_set, half));
         let classes = tables.address_classes.iter().map(|((len, addr), class)| {
             let key = AddressClassKey { half, addr: *addr };
@@ -99,7 +99,7 @@ impl PolicyContents {
                 .chain(pods(&tables.egress_pods, DIRECTION_EGRESS))
                 .collect(),
             unselected: unselected
-                .map(|(slot, addr)| (slot | (half & 1), *addr))
+                .map(|(number, addr)| (half_slot(*number, half), *addr))
                 .collect(),
             identities: identities.collect(),
             exporters: exporters.collect(),
@@ -173,8 +173,8 @@ impl PinnedPolicyMaps {
             }
         }
         for entry in self.unselected_slots() {
-            let ((slot, half), addr) = entry.map_err(map_error(abi::UNSELECTED_PODS, "read"))?;
-            of(&mut tables, half).unselected_slots.insert(slot, addr);
+            let ((number, half), addr) = entry.map_err(map_error(abi::UNSELECTED_PODS, "read"))?;
+            of(&mut tables, half).unselected_slots.insert(number, addr);
         }
         for entry in self.known_identities(self.identities.len()) {
             let ((number, half), identity) = entry.map_err(map_error(abi::IDENTITIES, "read"))?;
@@ -312,14 +312,14 @@ impl PinnedPolicyMaps {
             }
             .map_err(map_error(abi::POLICY_PODS, "write"))?;
         }
-        for (slot, addr) in changes(&from.unselected_slots, &to.unselected_slots) {
+        for (number, addr) in changes(&from.unselected_slots, &to.unselected_slots) {
             self.unselected
-                .set(slot | (half & 1), addr.unwrap_or_default(), 0)
+                .set(half_slot(*number, half), addr.unwrap_or_default(), 0)
                 .map_err(map_error(abi::UNSELECTED_PODS, "write"))?;
         }
         for (number, identity) in changes(&from.identities, &to.identities) {
             self.identities
-                .set(identity_slot(*number, half), identity.unwrap_or_default(), 0)
+                .set(half_slot(*number, half), identity.unwrap_or_default(), 0)
                 .map_err(map_error(abi::IDENTITIES, "write"))?;
         }
         for removed in from.exporters.difference(&to.exporters) {

@@ -15,7 +15,7 @@ use mc_gateway_common::{
         MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, NextHop, NextHopGroup, Peer, Prefix,
         policy::{
             IDENTITIES, LabelIdentity, MAX_IDENTITIES, POLICY_FLOWS, PolicyPod, UNSELECTED_PODS,
-            UNSELECTED_SLOTS, identity_slot, unselected_slot,
+            UNSELECTED_SLOTS, half_slot, unselected_number, unselected_slot,
         },
         service::{Backend, MAGLEV_SLOTS, Maglev, ReplyKey, Service, ServiceKey},
     },
@@ -189,7 +189,7 @@ fn identities_of_both_halves_are_read_and_foreign_changes_noticed() {
         exporters: 1,
     };
     for half in [0, 1] {
-        let slot = identity_slot(100_000, half);
+        let slot = half_slot(100_000, half);
         let old = foreign.get(&slot, 0).expect("an entry");
         foreign.set(slot, other, 0).expect("an entry");
         assert!(!maps.is_unchanged().expect("a reading"), "half {half}");
@@ -198,7 +198,7 @@ fn identities_of_both_halves_are_read_and_foreign_changes_noticed() {
     }
     // The resync reads the slots behind the known ones as well, and the next tables remove the entry.
     let half = 1 - written.policies.half;
-    let last = identity_slot(MAX_IDENTITIES - 1, half);
+    let last = half_slot(MAX_IDENTITIES - 1, half);
     foreign.set(last, other, 0).expect("an entry");
     maps.reload().expect("a reading");
     assert!(maps.contents().policies != written.policies);
@@ -222,7 +222,7 @@ fn unselected_pods_of_both_halves_are_read_and_foreign_changes_mended() {
     let map = Map::Array(MapData::from_pin(path).expect("a pin"));
     let mut foreign: Array<_, [u8; 16]> = map.try_into().expect("an array");
     let tables = |numbers: Range<u32>| {
-        let slots = numbers.map(|number| (unselected_slot(&addr(number), 0), addr(number)));
+        let slots = numbers.map(|number| (unselected_number(&addr(number)), addr(number)));
         Arc::new(PolicyTables {
             unselected_slots: slots.collect(),
             ..PolicyTables::default()

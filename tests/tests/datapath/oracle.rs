@@ -26,7 +26,7 @@ use mc_gateway_common::{
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
             ExporterKey, POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_AUDITED, RULE_BITS, RULE_PASS,
-            RULE_REJECT, identity_of_slot,
+            RULE_REJECT, of_half_slot,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY,
@@ -192,7 +192,7 @@ fn policies_json(policies: &PolicyMaps) -> Value {
         })
         .collect();
     let identities = policies.identities.iter();
-    let identities = identities.map(|(slot, identity)| (identity_of_slot(*slot), identity));
+    let identities = identities.map(|(slot, identity)| (of_half_slot(*slot), identity));
     let identities: Vec<Value> = identities
         .filter(|((_, of_half), _)| *of_half == half)
         .map(|((number, _), identity)| {

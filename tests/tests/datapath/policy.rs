@@ -13,7 +13,7 @@ use mc_gateway_common::{
         ADDRESS_CLASSES, AddressClassKey, EXPORTERS, ExporterKey, IDENTITIES, LabelIdentity, PEER_RULES,
         POLICY_FLOWS, POLICY_PODS, POLICY_RULES, POLICY_STATE, PeerRules, PeerRulesKey, PolicyPod,
         PolicyPodKey, PolicyState, PortRule, RULE_COUNTERS, Rule, RuleCounter, RuleKey, UNSELECTED_PODS,
-        identity_slot,
+        half_slot,
     },
     abi::service::ReplyKey,
     maps::{MemoryMaps, policy::PolicyMaps},
@@ -170,7 +170,7 @@ fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
             class: 3,
             exporters: set,
         };
-        let slot = identity_slot(number, half);
+        let slot = half_slot(number, half);
         policies.identities.entry(slot).or_insert(identity);
         for cluster in [7_000, 7_001] {
             let cluster = cluster + u64::from(set);

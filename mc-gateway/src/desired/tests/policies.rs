@@ -3,7 +3,7 @@
 use mc_gateway_common::abi::IDENTITY_HOST;
 use mc_gateway_common::abi::policy::{
     DIMENSION_ADDRESS, DIMENSION_IDENTITY, MAX_POLICY_RULES, NO_RULES, POD_DROPS_UNKNOWN, PolicyPod,
-    RULE_ALLOW, RULE_DROP, unselected_slot,
+    RULE_ALLOW, RULE_DROP, unselected_number,
 };
 use mc_gateway_common::packet::ip;
 use serde_json::json;
@@ -91,7 +91,7 @@ fn a_node_has_the_rules_of_its_own_pods() {
     let db = to_abi_addr("10.1.1.6".parse().unwrap());
     assert_eq!(tables.unselected, BTreeSet::from([db]));
     let slots: Vec<_> = tables.unselected_slots.iter().collect();
-    assert_eq!(slots, [(&unselected_slot(&db, 0), &db)]);
+    assert_eq!(slots, [(&unselected_number(&db), &db)]);
     let class = tables.identities[&9].class;
     let allowed = tables.rules.iter().filter(|(_, rule)| rule.action == RULE_ALLOW);
     let allowed: BTreeSet<_> = allowed

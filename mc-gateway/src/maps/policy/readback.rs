@@ -4,7 +4,7 @@
 use aya::maps::lpm_trie::Key;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, ExporterKey, PeerRulesKey, PolicyPod,
-    PolicyPodKey, RuleKey, identity_slot,
+    PolicyPodKey, RuleKey, half_slot,
 };
 
 use super::{PinnedPolicyMaps, PolicyContents, peer_class, rule_prefix};
@@ -32,7 +32,7 @@ impl PinnedPolicyMaps {
             .filter_map(|of| of.identities.keys().next_back());
         let slots = last
             .max()
-            .map_or(0, |number| identity_slot(*number, 1).saturating_add(1));
+            .map_or(0, |number| half_slot(*number, 1).saturating_add(1));
         self.has(expected, slots)
     }
 
@@ -48,7 +48,7 @@ impl PinnedPolicyMaps {
             expected.count(PolicyTables::pods),
             abi::POLICY_PODS,
         );
-        let unselected = |(slot, half): &(u32, u32)| expected.half(*half).unselected_slots.get(slot);
+        let unselected = |(number, half): &(u32, u32)| expected.half(*half).unselected_slots.get(number);
         let identity = |(number, half): &(u32, u32)| expected.half(*half).identities.get(number);
         let exporter = |key: &ExporterKey| {
             let exporters = &expected.half(key.half).exporters;

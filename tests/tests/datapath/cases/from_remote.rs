@@ -11,7 +11,7 @@ use mc_gateway_common::{
             LabelIdentity, MAX_IDENTITIES, PEER_RULE_PORTS, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER,
             PeerRules, PeerRulesKey, PolicyPod, PolicyPodKey, PolicyState, PortRule, RULE_ALLOW,
             RULE_AUDITED, RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey, SET_BY_PREFIX,
-            identity_slot, unselected_slot,
+            half_slot, unselected_slot,
         },
         service::ReplyKey,
     },
@@ -187,13 +187,13 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
         (FOREIGN, CLASS_HOST, OF_OTHERS),
         (0, CLASS_HOST, OF_WEST),
     ] {
-        let slot = identity_slot(number, half);
+        let slot = half_slot(number, half);
         policies
             .identities
             .insert(slot, LabelIdentity { class, exporters });
         // In the half that is not in use, other clusters export all of them.
         let exporters = OF_OTHERS;
-        let slot = identity_slot(number, 1 - half);
+        let slot = half_slot(number, 1 - half);
         policies
             .identities
             .insert(slot, LabelIdentity { class, exporters });

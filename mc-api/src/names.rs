@@ -145,6 +145,12 @@ pub fn label_identity_export(cluster_id: &str, hash: &str) -> String {
     format!("{cluster_id}-{hash}")
 }
 
+/// The `ResourceExport` of the peers in a cluster's own policies.
+#[must_use]
+pub fn policy_selectors_export(cluster_id: &str) -> String {
+    format!("{cluster_id}-policyselectors")
+}
+
 /// A shard of the leader's label ID store, a `ConfigMap`.
 #[must_use]
 pub fn label_id_shard(index: u32) -> String {

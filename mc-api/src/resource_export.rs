@@ -22,6 +22,8 @@ pub mod kind {
     pub const LABEL_IDENTITY: &str = "LabelIdentity";
     /// A policy replicated to all members; created by an administrator.
     pub const CLUSTER_NETWORK_POLICY: &str = "AntreaClusterNetworkPolicy";
+    /// Superset: the peers in the exporting cluster's own policies; read by members, not by the leader.
+    pub const POLICY_SELECTORS: &str = "PolicySelectors";
 }
 
 /// Condition type: merged into a `ResourceImport`.
@@ -61,7 +63,7 @@ pub struct ResourceExportSpec {
     /// Namespace of the exported object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// `Service`, `Endpoints`, `ClusterInfo`, `AntreaClusterNetworkPolicy`, `LabelIdentity` …
+    /// `Service`, `Endpoints`, `ClusterInfo`, `AntreaClusterNetworkPolicy`, `LabelIdentity`, `PolicySelectors` …
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// Payload of kind `Service`.

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{
     ActiveMembership, is_managed, policy_selectors::PeerSelectors, resource_exports::existing_export,
-    set_managed,
+    selector_exports::offered_peers, set_managed,
 };
 use crate::{
     plan::{ApiServer, Plan},
@@ -117,10 +117,14 @@ fn desired_exports(
 ) -> Option<BTreeMap<String, String>> {
     let pods = snapshot.pod_labels.as_ref()?;
     let exclusions = &snapshot.config.excluded_labels;
-    let selectors = (snapshot.config.identity_export == IdentityExport::Selected).then(|| {
-        let imports = offered_policies(membership);
-        PeerSelectors::from_policies(imports.filter_map(|i| i.spec.cluster_network_policy.as_ref()))
-    });
+    let selectors = match snapshot.config.identity_export {
+        IdentityExport::All => None,
+        IdentityExport::Selected => {
+            let policies =
+                offered_policies(membership).filter_map(|i| i.spec.cluster_network_policy.as_ref());
+            Some(PeerSelectors::new(policies, &offered_peers(membership, plan)?))
+        }
+    };
     let mut wanted = BTreeMap::new();
     let mut bad = vec![];
     for (namespace, labels) in pods.keys() {
@@ -130,7 +134,7 @@ fn desired_exports(
         };
         if selectors.as_ref().is_some_and(|s| {
             !s.matches(
-                &without_excluded(found.labels(), exclusions),
+                &namespace_labels(namespace, found.labels(), exclusions),
                 &parse_labels(labels),
             )
         }) {
@@ -189,12 +193,15 @@ fn applies_to(import: &ResourceImport, cluster: &str) -> bool {
         && (targets.is_empty() || targets.iter().any(|c| c == cluster))
 }
 
-fn without_excluded(
+/// The labels of a Namespace as its identities have them.
+fn namespace_labels(
+    namespace: &str,
     labels: &BTreeMap<String, String>,
     exclusions: &LabelKeyFilter,
 ) -> BTreeMap<String, String> {
     let kept = labels.iter().filter(|(key, _)| !exclusions.excludes(key));
-    kept.map(|(k, v)| (k.clone(), v.clone())).collect()
+    let name = (label_identity::NAMESPACE_NAME.to_owned(), namespace.to_owned());
+    kept.map(|(k, v)| (k.clone(), v.clone())).chain([name]).collect()
 }
 
 /// The inverse of [`label_identity::join_labels`]: keys and values contain neither a comma nor an equals sign.

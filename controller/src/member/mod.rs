@@ -31,12 +31,13 @@ mod policy_reports;
 pub mod policy_selectors;
 pub mod policy_status;
 mod resource_exports;
+pub mod selector_exports;
 mod service_imports;
 pub mod slices;
 mod traffic_stats;
 
 use kube::ResourceExt;
-use mc_api::{cluster_set::ClusterSet, config::EndpointIpType, names};
+use mc_api::{cluster_set::ClusterSet, config::EndpointIpType, names, network_policy::ClusterNetworkPolicy};
 
 use self::slices::SliceIndex;
 use crate::{
@@ -87,6 +88,7 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
         cluster_info::export(snapshot, &membership, &gateways, &mut plan);
         cluster_info::import(snapshot, &membership, &mut plan);
         imports::plan(snapshot, &membership, &slices, &mut plan);
+        selector_exports::plan(snapshot, &membership, &mut plan);
         label_identities::plan(snapshot, &membership, &mut plan);
         policies::plan(snapshot, &membership, &mut plan);
         if let Some(until) = membership.leader.suppress_deletions_until {
@@ -112,6 +114,13 @@ fn active_membership<'a>(snapshot: &'a MemberSnapshot, set: &'a ClusterSet) -> O
 fn is_managed<K: ResourceExt>(object: &K) -> bool {
     let manager = object.labels().get(names::LABEL_APP_MANAGED_BY);
     manager.is_some_and(|manager| manager == names::MANAGED_BY)
+}
+
+/// Whether a policy was imported from the leader.
+fn is_replicated(policy: &ClusterNetworkPolicy) -> bool {
+    policy
+        .annotations()
+        .contains_key(names::ANNOTATION_IMPORTED_POLICY)
 }
 
 /// Labels an object as written by this controller.

@@ -15,7 +15,7 @@ use mc_api::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{ActiveMembership, label_identities::offered_policies};
+use super::{ActiveMembership, is_replicated, label_identities::offered_policies};
 use crate::{
     plan::{ApiServer, ObjectRef, Plan},
     snapshot::{MemberSnapshot, ObjectMap, OptionalKind, get},
@@ -62,7 +62,7 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
             Ok(spec) => apply_policy(snapshot, membership, import, local, &name, &spec, plan),
         }
     }
-    for old in local.values().filter(|o| is_imported(o)) {
+    for old in local.values().filter(|o| is_replicated(o)) {
         if !kept.contains(&old.name_any()) {
             plan.delete(ApiServer::Local, old.as_ref());
         }
@@ -72,7 +72,7 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
 /// Deletes all replicated policies: there is no membership.
 pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
     for old in snapshot.policies.objects().into_iter().flat_map(|o| o.values()) {
-        if is_imported(old) {
+        if is_replicated(old) {
             plan.delete(ApiServer::Local, old.as_ref());
         }
     }
@@ -100,7 +100,7 @@ fn apply_policy(
 ) {
     let cluster = membership.cluster_id;
     let old = get(local, "", name).map(AsRef::as_ref);
-    if old.is_some_and(|o| !is_imported(o)) {
+    if old.is_some_and(|o| !is_replicated(o)) {
         let message = format!(
             "Unable to import Antrea ClusterNetworkPolicy which conflicts with existing one in cluster {cluster}"
         );
@@ -237,12 +237,6 @@ fn merge_patch(old: &Value, new: &Value) -> Value {
 /// A short hash, equal for equal specs: `serde_json` sorts the keys of objects.
 fn fingerprint(spec: &Value) -> String {
     digest(&spec.to_string()).chars().take(16).collect()
-}
-
-fn is_imported(policy: &ClusterNetworkPolicy) -> bool {
-    policy
-        .annotations()
-        .contains_key(names::ANNOTATION_IMPORTED_POLICY)
 }
 
 /// Reports a write that the API server rejected more than once.

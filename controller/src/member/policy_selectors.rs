@@ -1,12 +1,12 @@
 //! Pod selectors of policy peers with scope `ClusterSet`.
 //!
-//! Guarantee: a peer with unknown or invalid fields matches all Pods: a superfluous label identity is cheaper than a
-//! rule that misses a Pod.
+//! Pure. Guarantee: a peer with unknown or invalid fields matches all Pods: a superfluous label identity is cheaper
+//! than a rule that misses a Pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mc_api::label_selector::LabelSelector;
-use serde_json::Value;
+use mc_api::{label_identity::NAMESPACE_NAME, label_selector::LabelSelector, network_policy::without_nulls};
+use serde_json::{Value, json};
 
 /// The supported fields of a peer.
 const KNOWN_FIELDS: [&str; 3] = ["podSelector", "namespaceSelector", "scope"];
@@ -16,25 +16,52 @@ const KNOWN_FIELDS: [&str; 3] = ["podSelector", "namespaceSelector", "scope"];
 pub struct PeerSelectors(Vec<Peer>);
 
 /// Selectors by labels; `None` matches all.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Peer {
     namespace: Option<LabelSelector>,
     pod: Option<LabelSelector>,
 }
 
+/// The peer of a cluster's own policy as other clusters need it: a policy of a Namespace selects Pods of that Namespace
+/// unless it has a selector of others; one with other fields selects all Pods.
+#[must_use]
+pub fn exported_peer(peer: &Value, namespace: Option<&str>) -> Value {
+    let Value::Object(mut fields) = without_nulls(peer) else {
+        return json!({});
+    };
+    fields.remove("scope");
+    if fields.keys().any(|key| !KNOWN_FIELDS.contains(&key.as_str())) {
+        return json!({});
+    }
+    if let Some(namespace) = namespace {
+        let own = || json!({ "matchLabels": { NAMESPACE_NAME: namespace } });
+        fields.entry("namespaceSelector").or_insert_with(own);
+    }
+    fields.into()
+}
+
+/// The peers with scope `ClusterSet` in the ingress rules of a policy. Egress rules have none.
+pub fn cluster_set_peers(policy: &Value) -> impl Iterator<Item = &Value> {
+    fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+        value.get(key).and_then(Value::as_array).into_iter().flatten()
+    }
+    list(policy, "ingress")
+        .flat_map(|rule| list(rule, "from"))
+        .filter(|peer| peer.get("scope").and_then(Value::as_str) == Some("ClusterSet"))
+}
+
 // === impl PeerSelectors ===
 
 impl PeerSelectors {
-    /// The peers in the ingress rules of these policies.
-    pub fn from_policies<'a>(policies: impl IntoIterator<Item = &'a Value>) -> Self {
-        let list =
-            |value: &'a Value, key: &str| value.get(key).and_then(Value::as_array).into_iter().flatten();
-        let peers = policies
-            .into_iter()
-            .flat_map(|policy| list(policy, "ingress"))
-            .flat_map(|rule| list(rule, "from"))
-            .filter(|peer| peer.get("scope").and_then(Value::as_str) == Some("ClusterSet"));
-        Self(peers.map(Peer::parse).collect())
+    /// The peers of a policy's ingress rules, and those of other clusters' own policies
+    /// ([`mc_api::policy_selectors`]).
+    pub fn new<'a>(
+        policies: impl IntoIterator<Item = &'a Value>,
+        peers: impl IntoIterator<Item = &'a Value>,
+    ) -> Self {
+        let replicated = policies.into_iter().flat_map(cluster_set_peers);
+        let all: BTreeSet<Peer> = replicated.chain(peers).map(Peer::parse).collect();
+        Self(all.into_iter().collect())
     }
 
     /// Whether any peer matches a Pod with these labels in a namespace with those.
@@ -81,8 +108,29 @@ mod tests {
 
     fn is_matched(peer: &Value) -> bool {
         let policy = json!({ "ingress": [{ "action": "Allow", "from": [peer] }] });
-        PeerSelectors::from_policies([&policy])
+        PeerSelectors::new([&policy], [])
             .matches(&labels(&[("role", "tenant")]), &labels(&[("app", "client")]))
+    }
+
+    #[test]
+    fn an_exported_peer_of_a_namespace_selects_its_pods() {
+        let pods = json!({ "matchLabels": { "app": "client" } });
+        let peer = json!({ "scope": "ClusterSet", "podSelector": pods, "namespaceSelector": null });
+        assert_eq!(exported_peer(&peer, None), json!({ "podSelector": pods }));
+        let own = json!({ "matchLabels": { "kubernetes.io/metadata.name": "shop" } });
+        assert_eq!(
+            exported_peer(&peer, Some("shop")),
+            json!({ "podSelector": pods, "namespaceSelector": own })
+        );
+        let tenants = json!({ "namespaceSelector": { "matchLabels": { "role": "tenant" } } });
+        assert_eq!(exported_peer(&tenants, Some("shop")), tenants);
+        for all in [
+            json!({ "scope": "ClusterSet", "group": "g" }),
+            json!({ "scope": "ClusterSet", "namespaces": { "match": "Self" }, "podSelector": pods }),
+            json!(5),
+        ] {
+            assert_eq!(exported_peer(&all, Some("shop")), json!({}), "{all}");
+        }
     }
 
     #[test]
@@ -90,8 +138,11 @@ mod tests {
         assert!(!is_matched(&json!({ "podSelector": {} })));
         assert!(is_matched(&json!({ "scope": "ClusterSet", "podSelector": {} })));
         assert!(
-            !PeerSelectors::from_policies([&json!({ "egress": [{ "to": [{ "scope": "ClusterSet" }] }] })])
-                .matches(&labels(&[]), &labels(&[]))
+            !PeerSelectors::new(
+                [&json!({ "egress": [{ "to": [{ "scope": "ClusterSet" }] }] })],
+                []
+            )
+            .matches(&labels(&[]), &labels(&[]))
         );
     }
 
@@ -135,7 +186,7 @@ mod tests {
             json!({ "ingress": [{ "from": "all" }] }),
         ] {
             assert!(
-                !PeerSelectors::from_policies([&invalid]).matches(&labels(&[]), &labels(&[])),
+                !PeerSelectors::new([&invalid], []).matches(&labels(&[]), &labels(&[])),
                 "{invalid}"
             );
         }

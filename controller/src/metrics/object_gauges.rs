@@ -111,7 +111,7 @@ impl LeaderGauges {
             let id = export.spec.cluster_id.as_str();
             let known = counts.members.contains_key(id);
             let cluster = if known { id } else { OTHER };
-            let kind = known_kind(EXPORT_KINDS, &export.spec.kind);
+            let kind = known_kind(&EXPORT_KINDS, &export.spec.kind);
             add(exports.entry((cluster, kind)).or_default());
             if has_condition(export, resource_export::FAILURE, FALSE) {
                 add(failed.entry(cluster).or_default());
@@ -129,7 +129,7 @@ impl LeaderGauges {
         counts.failed = owned(failed);
         counts.conflicting = owned(conflicting);
         for import in snapshot.imports.values() {
-            let kind = known_kind(IMPORT_KINDS, &import.spec.kind);
+            let kind = known_kind(&IMPORT_KINDS, &import.spec.kind);
             add(counts.imports.entry(kind).or_default());
         }
         counts
@@ -183,12 +183,13 @@ impl MemberGauges {
 }
 
 /// Kinds of `ResourceExport`s.
-const EXPORT_KINDS: [&str; 5] = [
+const EXPORT_KINDS: [&str; 6] = [
     resource_export::kind::SERVICE,
     resource_export::kind::ENDPOINTS,
     resource_export::kind::CLUSTER_INFO,
     resource_export::kind::LABEL_IDENTITY,
     resource_export::kind::CLUSTER_NETWORK_POLICY,
+    resource_export::kind::POLICY_SELECTORS,
 ];
 /// Kinds of `ResourceImport`s.
 const IMPORT_KINDS: [&str; 5] = [
@@ -199,8 +200,8 @@ const IMPORT_KINDS: [&str; 5] = [
     import_kind::CLUSTER_NETWORK_POLICY,
 ];
 
-fn known_kind(known: [&'static str; 5], kind: &str) -> &'static str {
-    known.into_iter().find(|k| *k == kind).unwrap_or(OTHER)
+fn known_kind(known: &[&'static str], kind: &str) -> &'static str {
+    known.iter().copied().find(|k| *k == kind).unwrap_or(OTHER)
 }
 
 fn has_condition(export: &ResourceExport, type_: &str, status: &str) -> bool {

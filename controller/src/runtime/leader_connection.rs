@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use kube::{Client, runtime::watcher};
 use mc_api::{
-    member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
+    config::IdentityExport,
+    member_cluster_announce::MemberClusterAnnounce,
+    names,
+    resource_export::{ResourceExport, kind},
     resource_import::ResourceImport,
 };
 use mc_kube::{AbortOnDrop, RelistStats, Store, WatchContext};
@@ -37,10 +40,12 @@ pub struct LeaderConnection {
     announces: Store<MemberClusterAnnounce>,
     exports: Store<ResourceExport>,
     imports: Store<ResourceImport>,
+    /// Only where selected label identities are exported.
+    policy_selectors: Option<Store<ResourceExport>>,
     writes: WriteState,
     events: EventPublisher,
     deletion_guard: DeletionGuard,
-    _tasks: [AbortOnDrop; 3],
+    _tasks: Vec<AbortOnDrop>,
 }
 
 /// At most one batch of writes is in flight, in a task of its own: a slow leader must not delay the local cluster.
@@ -79,11 +84,12 @@ pub enum LeaderConnectionError {
 
 impl LeaderConnection {
     /// Starts to watch with `client`, built from `config`; writes while `fence` is open. An unreachable server shows in
-    /// [`LeaderConnection::state`].
+    /// [`LeaderConnection::state`]. The peers in other clusters' policies are read for [`IdentityExport::Selected`].
     #[must_use]
     pub fn open(
         config: LeaderConnectionConfig,
         client: Client,
+        identity_export: IdentityExport,
         fence: &Fence,
         changed: &Arc<Notify>,
         metrics: &Arc<ApiMetrics>,
@@ -101,7 +107,11 @@ impl LeaderConnection {
         let own_exports = format!("{}={}", names::LABEL_SOURCE_CLUSTER_ID, config.cluster_id);
         let announces = context.store(namespace, all.clone().fields(&own_announce));
         let exports = context.store(namespace, all.clone().labels(&own_exports));
+        let selectors = format!("{}={}", names::LABEL_SOURCE_KIND, kind::POLICY_SELECTORS);
+        let selectors = (identity_export == IdentityExport::Selected)
+            .then(|| context.store(namespace, all.clone().labels(&selectors)));
         let imports = context.store(namespace, all);
+        let (policy_selectors, selectors_task) = selectors.unzip();
         let applier = Applier::new(client.clone(), fence.clone(), health.clone());
         Self {
             writes: WriteState::Idle(Box::new(applier)),
@@ -114,7 +124,11 @@ impl LeaderConnection {
             announces: announces.0,
             exports: exports.0,
             imports: imports.0,
-            _tasks: [announces.1, exports.1, imports.1],
+            policy_selectors,
+            _tasks: [announces.1, exports.1, imports.1]
+                .into_iter()
+                .chain(selectors_task)
+                .collect(),
         }
     }
 
@@ -141,6 +155,11 @@ impl LeaderConnection {
             synced: self.announces.synced() && self.exports.synced() && self.imports.synced(),
             announces: self.announces.snapshot(),
             exports: self.exports.snapshot(),
+            policy_selectors: self
+                .policy_selectors
+                .as_ref()
+                .filter(|store| store.synced())
+                .map(Store::snapshot),
             imports: self.imports.snapshot(),
             suppress_deletions_until: None,
         };

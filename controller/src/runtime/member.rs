@@ -270,6 +270,7 @@ impl Member {
                 self.connection = Some(LeaderConnection::open(
                     config,
                     client,
+                    self.config.identity_export,
                     &self.fence,
                     &self.context.changed,
                     &self.metrics.remote,

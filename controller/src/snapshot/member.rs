@@ -137,6 +137,8 @@ pub struct RemoteObjects {
     pub announces: ObjectMap<MemberClusterAnnounce>,
     /// This member's exports.
     pub exports: ObjectMap<ResourceExport>,
+    /// All clusters' exports of kind `PolicySelectors`, where they are read and once their list is complete.
+    pub policy_selectors: Option<ObjectMap<ResourceExport>>,
     /// The imports of the set.
     pub imports: ObjectMap<ResourceImport>,
     /// The time until which an absent object may have been lost by the leader ([`crate::member::deletion_guard`]).

@@ -36,7 +36,7 @@ pub struct MultiClusterConfig {
     /// clusters of a set.
     pub label_identity_excluded_labels: Option<Vec<String>>,
     /// Superset: Pods whose identities are exported: `All` (default), or `Selected`, those matched by a selector of
-    /// scope `ClusterSet` in a replicated policy.
+    /// scope `ClusterSet` in a replicated policy or in an own policy of another cluster.
     pub label_identity_export: Option<String>,
     /// Superset, leader: quarantine of a released label ID before its reuse, `10m` when absent.
     pub label_identity_quarantine: Option<String>,

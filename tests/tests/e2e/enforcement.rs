@@ -1,19 +1,18 @@
 //! Network policies of the user guide, enforced on packets from another cluster and of the own one.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::{
+    address_groups::{ADDRESS_GROUP_SLICES, check_address_groups, check_group_traffic},
     cluster_policies::{check_isolation, check_services, delete_isolation},
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
     egress_policies::check_egress,
     label_latency::check_label_latency,
     pod_start::check_pod_start,
     policies::{set_stretched_policy, wait_label_id},
+    selected_identities::check_selected_identities,
     workload::{Client, Namespace},
 };
 
@@ -29,7 +28,6 @@ const CLUSTER_POLICY: &str = "clusternetworkpolicies.crd.antrea.io";
 const POLICY: &str = "networkpolicies.crd.antrea.io";
 const CLUSTER_GROUP: &str = "clustergroups.crd.antrea.io";
 const GROUP: &str = "groups.crd.antrea.io";
-const ADDRESS_GROUP_SLICES: &str = "addressgroupslices";
 
 /// "Ingress Rule" of the user guide, the first example.
 const DROP_TENANTS: &str = "apiVersion: crd.antrea.io/v1beta1
@@ -291,6 +289,7 @@ fn check_tenants() {
     label_namespace(WEST, &admin, "role=admin");
     wait_answered("the policy selects the servers again", &tenants, &urls, false);
     stream.assert_running();
+    check_group_traffic();
     WEST.set_agent_flag(ENFORCED, false);
     wait_answered("tenants pass while policies are off", &tenants, &urls, true);
     WEST.set_agent_flag(ENFORCED, true);
@@ -340,6 +339,14 @@ fn check_clients() {
     wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
     check_label_latency(&ns, intruder, &urls[0]);
     check_audit(&ns, intruder, &urls);
+    check_selected_identities(
+        &ns,
+        client,
+        &urls[0],
+        || drop(WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0])),
+        || WEST.apply(CLIENTS_ONLY),
+    );
+    wait_answered("others are dropped again", &[intruder, stranger], &urls, false);
     WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0]);
     let all = [client, intruder, stranger];
     wait_answered("all pass without the policy", &all, &urls, true);
@@ -409,56 +416,6 @@ fn check_groups(ns: &Namespace, clients: &[Client], servers: &[String]) {
     WEST.kubectl(&["delete", CLUSTER_GROUP, "--all"]);
     WEST.kubectl(&["delete", GROUP, "--all", "-n", ns.0]);
     wait_answered("all pass without groups", clients, servers, true);
-}
-
-/// The controller publishes the addresses of all Pods, and the agents watch these instead of the Pods of other Nodes.
-fn check_address_groups() {
-    let addresses = |values: Vec<Value>, path: &str| -> BTreeSet<String> {
-        let lists = values
-            .iter()
-            .filter_map(|value| value.pointer(path)?.as_array().cloned());
-        let texts = lists.flatten().filter_map(|value| match value {
-            Value::String(text) => Some(text),
-            other => other["ip"].as_str().map(str::to_owned),
-        });
-        texts.collect()
-    };
-    WEST.wait_for("the addresses of all Pods", SHORT_TIMEOUT, || {
-        let slices = WEST.list("kube-system", ADDRESS_GROUP_SLICES, "");
-        let is_complete = slices.iter().any(|slice| slice["spec"]["complete"] == true);
-        let groups = slices
-            .iter()
-            .filter_map(|slice| slice["spec"]["groups"].as_array());
-        let published = addresses(groups.flatten().cloned().collect(), "/addresses");
-        let mut pods = WEST.list("", "pods", "");
-        pods.retain(|pod| {
-            let ended = ["Succeeded", "Failed"]
-                .map(Value::from)
-                .contains(&pod["status"]["phase"]);
-            pod["spec"]["hostNetwork"] != true && !ended
-        });
-        let wanted = addresses(pods, "/status/podIPs");
-        if is_complete && published == wanted && !wanted.is_empty() {
-            Ok(())
-        } else {
-            Err(format!(
-                "complete: {is_complete}, {published:?}, wanted {wanted:?}"
-            ))
-        }
-    });
-    WEST.wait_for("agents with the Pods of their Nodes", SHORT_TIMEOUT, || {
-        let agents = ["logs", "-n", "kube-system", "-l", "app=mc-gateway", "--tail=-1"];
-        let log = WEST.try_kubectl(&agents)?;
-        let scopes: Vec<_> = log
-            .lines()
-            .filter(|line| line.contains("watching Pods"))
-            .collect();
-        if scopes.iter().filter(|line| line.contains("Node")).count() >= 2 {
-            Ok(())
-        } else {
-            Err(format!("{scopes:?}"))
-        }
-    });
 }
 
 #[test]

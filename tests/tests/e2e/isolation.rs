@@ -232,6 +232,11 @@ fn export(id: &str, kind: &str) -> Value {
             json!({}),
             json!({ "labelIdentity": { "normalizedLabel": "ns:a&pod:b" } }),
         ),
+        "PolicySelectors" => (
+            format!("{id}-policyselectors"),
+            json!({}),
+            json!({ "raw": { "data": "eyJwZWVycyI6W119" } }),
+        ),
         other => (
             format!("{id}-isolation-{other}"),
             json!({ "name": "isolation" }),
@@ -270,7 +275,16 @@ fn announce(id: &str) -> Value {
     })
 }
 
-const KINDS: [&str; 4] = ["Service", "Endpoints", "ClusterInfo", "LabelIdentity"];
+const KINDS: [&str; 5] = [
+    "Service",
+    "Endpoints",
+    "ClusterInfo",
+    "LabelIdentity",
+    "PolicySelectors",
+];
+
+/// The kinds without the leader's finalizer, of which the test writes one for each member.
+const HELD_KINDS: [&str; 2] = ["LabelIdentity", "PolicySelectors"];
 
 /// Merge patches of another member's object.
 fn mutations(kind: &str, me: Member) -> Vec<(&'static str, Value)> {
@@ -281,6 +295,7 @@ fn mutations(kind: &str, me: Member) -> Vec<(&'static str, Value)> {
         } } }),
         "ClusterInfo" => json!({ "spec": { "clusterInfo": { "serviceCIDR": "10.98.0.0/16" } } }),
         "LabelIdentity" => json!({ "spec": { "labelIdentity": { "normalizedLabel": "ns:x&pod:y" } } }),
+        "PolicySelectors" => json!({ "spec": { "raw": { "data": "eyJwZWVycyI6W3t9XX0=" } } }),
         _ => json!({ "leaderClusterID": "test-cluster-south" }),
     };
     vec![
@@ -336,8 +351,8 @@ fn others(cells: &mut Cells, me: Member, other: Member) {
             }
         }
         for mode in [Mode::DryRun, Mode::Persisted] {
-            // The held LabelIdentity is terminating: a second deletion passes no admission.
-            if *kind != "LabelIdentity" {
+            // A held object is terminating: a second deletion passes no admission.
+            if !HELD_KINDS.contains(kind) {
                 deny("delete", MemberRequest::Delete(object), mode);
             }
             deny("apply", MemberRequest::Apply(body), mode);
@@ -400,7 +415,7 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
             json!("AntreaClusterNetworkPolicy"),
         );
         with("no kind", "/spec/kind", json!(""));
-        if kind != "LabelIdentity" {
+        if !HELD_KINDS.contains(&kind) {
             with("no finalizer", "/metadata/finalizers", json!([]));
         }
         match kind {
@@ -411,6 +426,7 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
                 "/spec/clusterInfo/clusterID",
                 json!(other.id),
             ),
+            "PolicySelectors" => with("no payload", "/spec/raw", Value::Null),
             _ => with("no payload", "/spec/labelIdentity", Value::Null),
         }
         if kind == "Service" || kind == "Endpoints" {
@@ -655,7 +671,7 @@ fn ungranted(cells: &mut Cells, me: Member) {
     }
 }
 
-/// Objects of both members, so that changes reach admission: exported Services, and a LabelIdentity written by hand.
+/// Objects of both members, so that changes reach admission: exported Services, and the held kinds written by hand.
 struct Objects(#[expect(dead_code, reason = "removed at the end")] Namespace);
 
 impl Objects {
@@ -676,13 +692,15 @@ impl Objects {
                         .ok_or_else(|| "missing".to_owned())
                 });
             }
-            let mut held = export(member.id, "LabelIdentity");
-            held["metadata"]["finalizers"] = json!([HOLD]);
-            LEADER.wait_for(
-                &format!("LabelIdentity of {} created by its own account", member.id),
-                SHORT_TIMEOUT,
-                || request_as(member, &MemberRequest::Apply(&held), Mode::Persisted),
-            );
+            for kind in HELD_KINDS {
+                let mut held = export(member.id, kind);
+                held["metadata"]["finalizers"] = json!([HOLD]);
+                LEADER.wait_for(
+                    &format!("{kind} of {} created by its own account", member.id),
+                    SHORT_TIMEOUT,
+                    || request_as(member, &MemberRequest::Apply(&held), Mode::Persisted),
+                );
+            }
         }
         objects
     }
@@ -690,8 +708,11 @@ impl Objects {
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        for member in MEMBERS {
-            let object = format!("{EXPORT}/{}", name_of(&export(member.id, "LabelIdentity")));
+        for (member, kind) in MEMBERS
+            .into_iter()
+            .flat_map(|member| HELD_KINDS.map(|kind| (member, kind)))
+        {
+            let object = format!("{EXPORT}/{}", name_of(&export(member.id, kind)));
             let free = r#"{"metadata":{"finalizers":null}}"#;
             let freed = LEADER.try_kubectl(&["patch", &object, "-n", NAMESPACE, "--type=merge", "-p", free]);
             let gone = LEADER.try_kubectl(&["delete", &object, "-n", NAMESPACE, "--ignore-not-found"]);

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod address_groups;
 mod api;
 mod cluster_policies;
 mod clusters;
@@ -31,6 +32,7 @@ mod observability;
 mod pod_start;
 mod policies;
 mod policy_reports;
+mod selected_identities;
 mod services;
 mod specs;
 mod traces;

@@ -14,7 +14,7 @@ use crate::{
     workload::{Client, Namespace},
 };
 
-const LEADER_NAMESPACE: &str = "antrea-multicluster";
+pub(crate) const LEADER_NAMESPACE: &str = "antrea-multicluster";
 pub(crate) const POLICIES: &str = "clusternetworkpolicies.crd.antrea.io";
 pub(crate) const TIERS: &str = "tiers.crd.antrea.io";
 const MISSING: &str = "ACNP Tier e2e-tier does not exist in importing cluster test-cluster-east";

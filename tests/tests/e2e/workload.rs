@@ -416,7 +416,12 @@ impl RequestStream {
             .split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
             .collect();
-        let answers = lines.iter().filter(|line| line.starts_with("web-")).count();
+        // Name and address of the server.
+        let is_answer = |line: &&&str| {
+            let address = line.split_whitespace().nth(1);
+            address.is_some_and(|address| address.parse::<IpAddr>().is_ok())
+        };
+        let answers = lines.iter().filter(is_answer).count();
         assert!(
             answers > 0 && answers == lines.len(),
             "{answers} answers in {} lines: {}",

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, fs, net::Ipv4Addr};
 
+use mc_api::address_group_slice::MAX_ADDRESSES;
 use mc_tests::{
     topology::{Cluster, Place, Topology, Variant},
     wait::wait_for,
@@ -10,7 +11,7 @@ use mc_tests::{
 use crate::{
     fixture::{TIMEOUT, connected, options},
     identities::write,
-    observability::inspect,
+    observability::{inspect, metrics},
     policies::enforce,
 };
 
@@ -118,16 +119,59 @@ const LIMIT_POLICIES: u64 = 60;
 /// A Pod whose number determines its Namespace and labels; they repeat after [`PODS`] numbers.
 fn pod_object(number: u32, node: &str, ip: Ipv4Addr) -> String {
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, namespace: n{}, labels: {{app: a{}, version: v{}}}}}\n\
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, namespace: n{}, labels: {}}}\n\
          spec: {{nodeName: {node}, containers: []}}\nstatus: {{phase: Running, podIPs: [{{ip: {ip}}}]}}\n",
         number % NAMESPACES,
-        number / NAMESPACES % 10,
-        number / NAMESPACES / 10 % 10,
+        pod_labels(number),
     )
 }
 
-/// Namespaces, Pods, identities of another cluster, and policies for both directions that select ten Pods each.
-fn objects_of_policies() -> Vec<String> {
+fn pod_labels(number: u32) -> String {
+    let (app, version) = (number / NAMESPACES % 10, number / NAMESPACES / 10 % 10);
+    format!("{{app: a{app}, version: v{version}}}")
+}
+
+/// The address of a Pod of another Node.
+fn other_address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 12, 16, 0)) + number)
+}
+
+/// The objects with the Pods of other Nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OtherPods {
+    /// Pods.
+    Objects,
+    /// The controller's slices.
+    AddressGroups,
+}
+
+/// The slices with the addresses of Pods of other Nodes; each Pod is a group, because no two have the same labels.
+fn slices() -> Vec<String> {
+    let pods: Vec<u32> = (NODE_PODS..PODS).collect();
+    let slices = pods.chunks(MAX_ADDRESSES).zip(1..).map(|(pods, revision)| {
+        let mut text = format!(
+            "apiVersion: mc-gateway.io/v1alpha1\nkind: AddressGroupSlice\nmetadata: {{name: pods-{revision}}}\n\
+             spec:\n  revision: {revision}\n  groups:\n"
+        );
+        for pod in pods {
+            let (namespace, labels) = (pod % NAMESPACES, pod_labels(*pod));
+            let address = other_address(*pod);
+            writeln!(
+                text,
+                "  - {{namespace: n{namespace}, labels: {labels}, serviceAccount: default, addresses: [{address}]}}"
+            )
+            .expect("text");
+        }
+        text
+    });
+    let complete = "apiVersion: mc-gateway.io/v1alpha1\nkind: AddressGroupSlice\nmetadata: {name: complete}\n\
+                    spec: {revision: 1, complete: true}\n";
+    slices.chain([complete.to_owned()]).collect()
+}
+
+/// Namespaces, Pods (unless slices have them), identities of another cluster, and policies for both directions that
+/// select ten Pods each.
+fn objects_of_policies(others: OtherPods) -> Vec<String> {
     let mut objects = Vec::new();
     for namespace in 0..NAMESPACES {
         objects.push(format!(
@@ -135,19 +179,12 @@ fn objects_of_policies() -> Vec<String> {
             namespace % 7
         ));
     }
-    for pod in 0..PODS {
-        let (node, ip) = if pod < NODE_PODS {
-            (
-                "node-west",
-                Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 12, 1, 10)) + pod),
-            )
-        } else {
-            (
-                "elsewhere",
-                Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 12, 16, 0)) + pod),
-            )
-        };
-        objects.push(pod_object(pod, node, ip));
+    for pod in 0..NODE_PODS {
+        let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 12, 1, 10)) + pod);
+        objects.push(pod_object(pod, "node-west", ip));
+    }
+    if others == OtherPods::Objects {
+        objects.extend((NODE_PODS..PODS).map(|pod| pod_object(pod, "elsewhere", other_address(pod))));
     }
     for id in 1..=IDENTITIES {
         let label = format!(
@@ -183,13 +220,27 @@ fn objects_of_policies() -> Vec<String> {
 
 #[test]
 fn a_thousand_policies_and_ten_thousand_identities_fit_60_mib() {
-    let mut options = options("size-pol");
+    check_policies("size-pol", OtherPods::Objects);
+}
+
+#[test]
+fn ten_thousand_pods_in_address_groups_fit_60_mib() {
+    check_policies("size-groups", OtherPods::AddressGroups);
+}
+
+fn check_policies(name: &str, others: OtherPods) {
+    let mut options = options(name);
     enforce(&mut options);
     let mut bed = Topology::create(options).expect("the namespaces");
     bed.configure(Variant::McGateway).expect("the agents");
     let before = resident_kib(bed.agent_pid(Place::NodeWest).expect("a process"));
-    // The parser of a file needs memory for all of its objects.
-    for (number, objects) in objects_of_policies().chunks(200).enumerate() {
+    let slices = match others {
+        OtherPods::Objects => Vec::new(),
+        OtherPods::AddressGroups => slices(),
+    };
+    let objects = objects_of_policies(others);
+    // The parser of a file needs memory for all of its objects: 200, or slices with 200 Pods.
+    for (number, objects) in objects.chunks(200).chain(slices.chunks(2)).enumerate() {
         let name = format!("policies-{number}.yaml");
         write(&bed, Cluster::West, &name, &objects.join("---\n"));
     }
@@ -218,6 +269,11 @@ fn a_thousand_policies_and_ten_thousand_identities_fit_60_mib() {
         selected(NODE_PODS + pod + 1);
     }
     let changed = status_kib(pid, "VmHWM:");
+    let addresses = metrics(&bed, Place::NodeWest).sum("mcgateway_map_entries", &["map=\"mc_addr_classes\""]);
+    assert!(
+        addresses >= f64::from(PODS),
+        "{addresses} addresses of {PODS} Pods are in mc_addr_classes"
+    );
     // A resync reads the maps, and returns the memory of the compilation.
     let after = wait_for("a resync", TIMEOUT * 4, || {
         let after = resident_kib(pid);
@@ -231,12 +287,26 @@ fn a_thousand_policies_and_ten_thousand_identities_fit_60_mib() {
     // The kernel reads the peak from counters of each CPU, without waiting for them.
     let peak = status_kib(pid, "VmHWM:").max(changed).max(compiled);
     println!(
-        "agent with {POLICIES} policies, {IDENTITIES} identities and {PODS} Pods: {after} KiB resident after a resync \
+        "agent with {POLICIES} policies, {IDENTITIES} identities and {PODS} Pods ({others:?}): {after} KiB resident after a resync \
          ({before} KiB without objects), peak {compiled} KiB, with two changes {peak} KiB"
     );
     assert!(
         peak <= LIMIT_POLICIES * 1024,
         "a peak of {peak} KiB is more than {LIMIT_POLICIES} MiB with {POLICIES} policies"
+    );
+    check_restart(&mut bed);
+}
+
+/// Restarts the agent, which reads the rules in the maps and compiles them, and compares its peak with the limit.
+fn check_restart(bed: &mut Topology) {
+    bed.stop_agent(Place::NodeWest).expect("a stop");
+    bed.start_agent(Place::NodeWest).expect("a start");
+    let pid = bed.agent_pid(Place::NodeWest).expect("a process");
+    let peak = status_kib(pid, "VmHWM:");
+    println!("the restarted agent: peak {peak} KiB");
+    assert!(
+        peak <= LIMIT_POLICIES * 1024,
+        "a peak of {peak} KiB after a restart is more than {LIMIT_POLICIES} MiB"
     );
 }
 

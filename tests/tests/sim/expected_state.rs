@@ -2,7 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_api::{config::EndpointIpType, names, network_policy::DEFAULT_TIERS};
+use mc_api::{
+    config::{EndpointIpType, IdentityExport},
+    names,
+    network_policy::DEFAULT_TIERS,
+    policy_selectors::PolicySelectors,
+};
 use mc_test_kit::fake_apiserver::store::{Actor, Key, StoredObject};
 use serde_json::{Value, json};
 
@@ -10,7 +15,7 @@ use crate::{
     invariants::{
         antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
     },
-    policies::{address_groups, crd_antrea, statuses},
+    policies::{address_groups, crd_antrea, selected_pod_labels, statuses},
     ports::format_ports,
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
     user_actions::is_malformed,
@@ -161,6 +166,7 @@ pub(crate) fn differences(world: &Simulation) -> Vec<String> {
     }
     let winners = check_leader(world, &members, &services, &networks, &mut report);
     check_identities(world, &members, &mut report);
+    check_selectors(world, &members, &mut report);
     for i in 1..world.clusters.len() {
         let before = report.0.len();
         match members.get(&i) {
@@ -216,6 +222,11 @@ fn addresses(subsets: &Value) -> Vec<String> {
     ips
 }
 
+/// Whether an export is checked with the identities.
+fn is_of_identities(spec: &Value) -> bool {
+    spec["kind"] == "LabelIdentity" || spec["kind"] == "PolicySelectors"
+}
+
 /// Checks the leader; returns the ports of each import.
 fn check_leader(
     world: &Simulation,
@@ -244,7 +255,7 @@ fn check_leader(
     let mut exports = BTreeSet::new();
     for (_, export) in store
         .all(&antrea("resourceexports"))
-        .filter(|(key, e)| !is_malformed(key) && e.value["spec"]["kind"] != "LabelIdentity")
+        .filter(|(key, e)| !is_malformed(key) && !is_of_identities(&e.value["spec"]))
     {
         let spec = &export.value["spec"];
         exports.insert((
@@ -331,7 +342,7 @@ fn check_identities(world: &Simulation, members: &BTreeMap<usize, String>, repor
     for (i, id) in members {
         let cluster = &world.clusters[*i];
         if cluster.config.stretched_network_policy {
-            for label in used_labels(cluster) {
+            for label in used_labels(cluster).filter(|label| is_selected(world, members, *i, label)) {
                 want.entry(label).or_default().insert(id.clone());
             }
         }
@@ -365,6 +376,43 @@ fn check_identities(world: &Simulation, members: &BTreeMap<usize, String>, repor
         };
         report.expect_eq(&name, &have, &want);
     }
+}
+
+/// Whether a cluster exports this label of its Pods: all, or those that a policy of another member selects.
+fn is_selected(world: &Simulation, members: &BTreeMap<usize, String>, i: usize, label: &str) -> bool {
+    let pod = label.split_once("&pod:").map_or("", |(_, pod)| pod);
+    world.clusters[i].config.identity_export == IdentityExport::All
+        || members
+            .keys()
+            .filter(|other| **other != i)
+            .flat_map(|other| selected_pod_labels(&world.clusters[*other]))
+            .any(|wanted| pod.split(',').any(|label| label == wanted))
+}
+
+/// Checks the exported peers of policies: each member exports those of its own policies.
+fn check_selectors(world: &Simulation, members: &BTreeMap<usize, String>, report: &mut Differences) {
+    let mut want: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (i, id) in members {
+        let cluster = &world.clusters[*i];
+        for label in selected_pod_labels(cluster).filter(|_| cluster.config.stretched_network_policy) {
+            want.entry(id.clone()).or_default().insert(label);
+        }
+    }
+    let exports = world.clusters[0].store.all(&antrea("resourceexports"));
+    let exports = exports.filter(|(_, export)| export.value["spec"]["kind"] == "PolicySelectors");
+    let mut have: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (_, export) in exports {
+        let spec = &export.value["spec"];
+        let selectors = PolicySelectors::from_raw(Some(&spec["raw"])).unwrap_or_default();
+        let labels = selectors
+            .peers()
+            .iter()
+            .filter_map(|peer| peer["podSelector"]["matchLabels"].as_object())
+            .flatten();
+        let labels = labels.map(|(key, value)| format!("{key}={}", text(value)));
+        have.insert(text(&spec["clusterID"]), labels.collect());
+    }
+    report.expect_eq("exported peers of policies", &have, &want);
 }
 
 /// Label identities by label. Their numbers are distinct and their clusters sorted.

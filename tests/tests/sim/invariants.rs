@@ -24,7 +24,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use mc_api::names;
+use mc_api::{config::IdentityExport, names};
 use mc_test_kit::fake_apiserver::{
     resources::Resource,
     store::{Actor, Change, Key, Store, StoredObject},
@@ -313,6 +313,7 @@ impl Invariants {
                     facts.push(Fact::LabelExported(label.clone()));
                     facts.push(Fact::LabelExportedBy(text(&spec["clusterID"]), label));
                 }
+                (0, "resourceexports") if spec["kind"] == "PolicySelectors" => {}
                 (0, "resourceexports") => {
                     facts.push(Fact::Exported(service_key(spec)));
                     facts.push(Fact::EndpointsExported(service_key(spec)));
@@ -456,7 +457,12 @@ impl Invariants {
                 let mine = id_of(i) == text(&spec["clusterID"]) && wanted(i);
                 mine && match spec["kind"].as_str() {
                     Some("ClusterInfo") => steady(Fact::ActiveGateway(i)),
-                    Some("LabelIdentity") => steady(Fact::LabelUsed(i, exported_label(spec))),
+                    // Policies of other clusters select the exported ones.
+                    Some("LabelIdentity") => {
+                        clusters[i].config.identity_export == IdentityExport::All
+                            && steady(Fact::LabelUsed(i, exported_label(spec)))
+                    }
+                    Some("PolicySelectors") => false,
                     _ => steady(Fact::Exportable(i, service_key(spec))),
                 }
             }

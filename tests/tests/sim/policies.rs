@@ -23,6 +23,8 @@ use crate::{
 const POLICIES: u64 = 4;
 /// The policy with an error on every Node.
 const INVALID: &str = "p2";
+/// Labels of Pods in peers of rules.
+const PEER_LABELS: [(&str, &str); 3] = [("app", "web"), ("tier", "front"), ("app", "absent")];
 /// The rule that decides on packets.
 const RULE: &str = "spec.ingress[0]";
 
@@ -43,6 +45,16 @@ fn selects(policy: &str, node: &str) -> bool {
 fn policies(cluster: &Cluster) -> impl Iterator<Item = (&str, &StoredObject)> {
     let all = cluster.store.all(&crd_antrea("clusternetworkpolicies"));
     all.map(|(key, policy)| (key.1.as_str(), policy.as_ref()))
+}
+
+/// The labels of Pods in the peers of scope `ClusterSet`, as `key=value`.
+pub(crate) fn selected_pod_labels(cluster: &Cluster) -> impl Iterator<Item = String> {
+    let rules = policies(cluster).flat_map(|(_, policy)| list(&policy.value["spec"]["ingress"]));
+    let peers = rules.flat_map(|rule| list(&rule["from"]));
+    let labels = peers.filter_map(|peer| peer["podSelector"]["matchLabels"].as_object());
+    labels
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", text(value)))
 }
 
 fn generation(policy: &StoredObject) -> i64 {
@@ -69,7 +81,13 @@ impl Simulation {
         let node = format!("n{}", self.rng.range(1, 5));
         match self.rng.below(10) {
             0..4 => {
-                let spec = json!({ "priority": self.rng.range(1, 4), "ingress": [{ "action": "Drop" }] });
+                let mut rule = json!({ "action": "Drop" });
+                if self.rng.below(2) == 0 {
+                    let (key, value) = PEER_LABELS[self.rng.index(PEER_LABELS.len())];
+                    let pods = json!({ "matchLabels": { key: value } });
+                    rule["from"] = json!([{ "scope": "ClusterSet", "podSelector": pods }]);
+                }
+                let spec = json!({ "priority": self.rng.range(1, 4), "ingress": [rule] });
                 self.write_as_user(
                     server,
                     &crd_antrea("clusternetworkpolicies"),

@@ -17,7 +17,7 @@ use controller::{
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use mc_api::config::{EndpointIpType, MIN_STALE_TIMEOUT, StaleMemberPolicy};
+use mc_api::config::{EndpointIpType, IdentityExport, MIN_STALE_TIMEOUT, StaleMemberPolicy};
 use mc_test_kit::fake_apiserver::{resources::Scheme, store::Actor};
 use mc_tests::rng::Rng;
 use tokio::{
@@ -260,8 +260,13 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
         Plan::Random => seed.is_multiple_of(3),
         Plan::Fixed(scenario, _) => scenario == Scenario::Identities,
     };
+    // In some of these, those that policies of other clusters select.
+    let selected = matches!(plan, Plan::Random) && seed.is_multiple_of(6);
     for cluster in &mut world.clusters {
         cluster.config.stretched_network_policy = stretched;
+        if selected {
+            cluster.config.identity_export = IdentityExport::Selected;
+        }
     }
     let world = SharedSimulation::new(world);
     let actors: Vec<_> = world.lock().processes.keys().copied().collect();

@@ -164,6 +164,7 @@ fn nothing_is_exported_while_disabled_or_unsynced() {
 fn only_labels_matched_by_a_cluster_set_selector_are_exported() {
     let mut snapshot = stretched();
     snapshot.config.identity_export = IdentityExport::Selected;
+    leader(&mut snapshot).policy_selectors = Some(ObjectMap::default());
     pods(&mut snapshot, &[("shop", "app=web"), ("shop", "app=db")]);
     settle(&mut snapshot);
     assert!(exported(&snapshot).is_empty());

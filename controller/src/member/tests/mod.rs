@@ -13,6 +13,7 @@ mod membership_record;
 mod observability;
 mod policies;
 mod policy_status;
+mod selector_exports;
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,0 +1,195 @@
+//! Payload of `ResourceExport`s of kind `PolicySelectors`: the peers of scope `ClusterSet` in the exporting cluster's
+//! own policies.
+//!
+//! Superset. It is base64 text in the field `raw`, which leaders of Antrea store and do not read.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::ByteString;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The maximum number of peers.
+pub const MAX_PEERS: usize = 256;
+/// The longest payload before its encoding, in bytes.
+pub const MAX_BYTES: usize = 64 * 1024;
+
+/// The peers of scope `ClusterSet`, without this field. A cluster that exports label identities of selected Pods only
+/// ([`crate::config::IdentityExport::Selected`]) includes the Pods that they match.
+///
+/// *Guarantees*: at most [`MAX_PEERS`] and [`MAX_BYTES`]; equal peers occur once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicySelectors(Vec<Value>);
+
+/// The encoded fields.
+#[derive(Deserialize, Serialize)]
+struct Payload {
+    peers: Vec<Value>,
+}
+
+/// A rejected payload.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicySelectorsError {
+    /// The field is absent or not base64 text.
+    #[error("spec.raw.data is missing or not base64 text")]
+    NoData,
+    /// The payload is too long.
+    #[error("spec.raw.data has {length} bytes, more than {MAX_BYTES}")]
+    TooLong {
+        /// Its length.
+        length: usize,
+    },
+    /// The payload has other fields.
+    #[error("spec.raw.data is not a list of peers: {cause}")]
+    Malformed {
+        /// The error of the decoder.
+        cause: String,
+    },
+    /// There are too many peers.
+    #[error("spec.raw.data has {count} peers, more than {MAX_PEERS}")]
+    TooMany {
+        /// Their number.
+        count: usize,
+    },
+}
+
+// === impl PolicySelectors ===
+
+impl PolicySelectors {
+    /// These peers; one that matches all Pods instead of more than a payload has room for, and of all others beside
+    /// it.
+    #[must_use]
+    pub fn new(peers: impl IntoIterator<Item = Value>) -> Self {
+        let mut texts = BTreeSet::new();
+        let mut length = 0_usize;
+        for peer in peers {
+            let text = peer.to_string();
+            let is_new = texts.insert(text.clone());
+            // Braces, brackets and the field's name are shorter than the last addend.
+            let added = text.len().saturating_add(1);
+            length = length.saturating_add(if is_new { added } else { 0 });
+            let matches_all = peer.as_object().is_some_and(serde_json::Map::is_empty);
+            if matches_all || texts.len() > MAX_PEERS || length > MAX_BYTES.saturating_sub(16) {
+                return Self(vec![json!({})]);
+            }
+        }
+        let peers = texts.iter().filter_map(|text| serde_json::from_str(text).ok());
+        Self(peers.collect())
+    }
+
+    /// The peers.
+    #[must_use]
+    pub fn peers(&self) -> &[Value] {
+        &self.0
+    }
+
+    /// The field `raw` with these peers.
+    #[must_use]
+    pub fn to_raw(&self) -> Value {
+        let payload = json!({ "peers": self.0 });
+        json!({ "data": ByteString(payload.to_string().into_bytes()) })
+    }
+
+    /// The peers in a field `raw`.
+    ///
+    /// # Errors
+    ///
+    /// If it has another form, or is too long.
+    pub fn from_raw(raw: Option<&Value>) -> Result<Self, PolicySelectorsError> {
+        let data = raw.and_then(|raw| raw.get("data"));
+        let data = data.and_then(|data| ByteString::deserialize(data).ok());
+        let ByteString(data) = data.ok_or(PolicySelectorsError::NoData)?;
+        let length = data.len();
+        if length > MAX_BYTES {
+            return Err(PolicySelectorsError::TooLong { length });
+        }
+        let payload: Payload =
+            serde_json::from_slice(&data).map_err(|error| PolicySelectorsError::Malformed {
+                cause: error.to_string(),
+            })?;
+        let count = payload.peers.len();
+        if count > MAX_PEERS {
+            return Err(PolicySelectorsError::TooMany { count });
+        }
+        Ok(Self::new(payload.peers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn peer(number: usize, length: usize) -> Value {
+        json!({ "podSelector": { "matchLabels": { "app": format!("{number}-{}", "x".repeat(length)) } } })
+    }
+
+    fn raw(text: &str) -> Value {
+        json!({ "data": ByteString(text.as_bytes().to_vec()) })
+    }
+
+    #[test]
+    fn equal_peers_occur_once() {
+        let twice = PolicySelectors::new([peer(2, 0), peer(1, 0), peer(2, 0)]);
+        assert_eq!(twice.peers(), [peer(1, 0), peer(2, 0)]);
+    }
+
+    #[test]
+    fn too_many_peers_become_one_for_all_pods() {
+        let all = [json!({})];
+        let peers = |count: usize, length| PolicySelectors::new((0..count).map(|n| peer(n, length)));
+        assert_eq!(peers(MAX_PEERS, 0).peers().len(), MAX_PEERS);
+        assert_eq!(peers(MAX_PEERS + 1, 0).peers(), all);
+        assert_eq!(peers(100, 1000).peers(), all);
+        assert_eq!(
+            PolicySelectors::new([peer(1, 0), json!({}), peer(2, 0)]).peers(),
+            all
+        );
+    }
+
+    #[test]
+    fn a_payload_of_another_form_is_rejected_by_field() {
+        for (raw, wanted) in [
+            (None, "spec.raw.data is missing or not base64 text"),
+            (
+                Some(json!({ "data": "%" })),
+                "spec.raw.data is missing or not base64 text",
+            ),
+            (
+                Some(json!({ "data": 5 })),
+                "spec.raw.data is missing or not base64 text",
+            ),
+            (
+                Some(raw("[1]")),
+                "spec.raw.data is not a list of peers: invalid type: integer `1`",
+            ),
+            (
+                Some(raw("{}")),
+                "spec.raw.data is not a list of peers: missing field `peers`",
+            ),
+            (
+                Some(raw(&" ".repeat(MAX_BYTES + 1))),
+                "spec.raw.data has 65537 bytes, more than 65536",
+            ),
+            (
+                Some(raw(&json!({ "peers": vec![1; 257] }).to_string())),
+                "spec.raw.data has 257 peers, more than 256",
+            ),
+        ] {
+            let error = PolicySelectors::from_raw(raw.as_ref()).unwrap_err().to_string();
+            assert!(error.starts_with(wanted), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_payload_is_read_as_it_was_written(
+            peers in prop::collection::vec((0..400_usize, 0..400_usize), 0..300),
+        ) {
+            let written = PolicySelectors::new(peers.into_iter().map(|(n, length)| peer(n, length)));
+            let raw = written.to_raw();
+            prop_assert_eq!(PolicySelectors::from_raw(Some(&raw)), Ok(written));
+        }
+    }
+}

@@ -3,26 +3,28 @@
 //!
 //! Superset. It is base64 text in the field `raw`, which leaders of Antrea store and do not read.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The maximum number of peers.
 pub const MAX_PEERS: usize = 256;
 /// The longest payload before its encoding, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024;
+/// The part of [`MAX_BYTES`] for the name of the field `peers`, its braces and brackets.
+const ENVELOPE_BYTES: usize = 16;
 
-/// The peers of scope `ClusterSet`, without this field. A cluster that exports label identities of selected Pods only
-/// ([`crate::config::IdentityExport::Selected`]) includes the Pods that they match.
+/// The peers of scope `ClusterSet`, without the field `scope`. A cluster that exports label identities of selected Pods
+/// only ([`crate::config::IdentityExport::Selected`]) includes the Pods that they match.
 ///
 /// *Guarantees*: at most [`MAX_PEERS`] and [`MAX_BYTES`]; equal peers occur once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySelectors(Vec<Value>);
 
 /// The encoded fields.
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 struct Payload {
     peers: Vec<Value>,
 }
@@ -56,25 +58,24 @@ pub enum PolicySelectorsError {
 // === impl PolicySelectors ===
 
 impl PolicySelectors {
-    /// These peers; one that matches all Pods instead of more than a payload has room for, and of all others beside
-    /// it.
+    /// The distinct peers; a single peer for all Pods if it is among them, or if they exceed a payload.
     #[must_use]
     pub fn new(peers: impl IntoIterator<Item = Value>) -> Self {
-        let mut texts = BTreeSet::new();
-        let mut length = 0_usize;
+        let mut by_text = BTreeMap::new();
+        let mut length = ENVELOPE_BYTES;
         for peer in peers {
             let text = peer.to_string();
-            let is_new = texts.insert(text.clone());
-            // Braces, brackets and the field's name are shorter than the last addend.
+            // With a comma.
             let added = text.len().saturating_add(1);
-            length = length.saturating_add(if is_new { added } else { 0 });
             let matches_all = peer.as_object().is_some_and(serde_json::Map::is_empty);
-            if matches_all || texts.len() > MAX_PEERS || length > MAX_BYTES.saturating_sub(16) {
+            if by_text.insert(text, peer).is_none() {
+                length = length.saturating_add(added);
+            }
+            if matches_all || by_text.len() > MAX_PEERS || length > MAX_BYTES {
                 return Self(vec![json!({})]);
             }
         }
-        let peers = texts.iter().filter_map(|text| serde_json::from_str(text).ok());
-        Self(peers.collect())
+        Self(by_text.into_values().collect())
     }
 
     /// The peers.

@@ -112,6 +112,12 @@ pub struct RelistStats {
 // === impl OptionalKind ===
 
 impl<K> OptionalKind<K> {
+    /// Whether the list is incomplete.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        matches!(self, Self::Pending)
+    }
+
     /// All objects, if the list is complete.
     #[must_use]
     pub fn objects(&self) -> Option<&ObjectMap<K>> {

@@ -35,7 +35,7 @@ pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
         return;
     };
     // Before the first list of the reports, no agent would need the slices.
-    if matches!(snapshot.node_policy_statuses, OptionalKind::Pending) {
+    if snapshot.node_policy_statuses.is_pending() {
         return;
     }
     let existing: BTreeMap<String, &AddressGroupSlice> = slices

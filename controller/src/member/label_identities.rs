@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
-use kube::{ResourceExt, core::ObjectMeta};
+use kube::ResourceExt;
 use mc_api::{
     config::IdentityExport,
     label_identity::{
@@ -16,8 +16,11 @@ use mc_api::{
 use serde_json::json;
 
 use super::{
-    ActiveMembership, is_managed, policy_selectors::PeerSelectors, resource_exports::existing_export,
-    selector_exports::offered_peers, set_managed,
+    ActiveMembership, is_managed,
+    policy_selectors::PeerSelectors,
+    resource_exports::{self, existing_export},
+    selector_exports::offered_peers,
+    set_managed,
 };
 use crate::{
     plan::{ApiServer, Plan},
@@ -199,9 +202,10 @@ fn namespace_labels(
     labels: &BTreeMap<String, String>,
     exclusions: &LabelKeyFilter,
 ) -> BTreeMap<String, String> {
-    let kept = labels.iter().filter(|(key, _)| !exclusions.excludes(key));
     let name = (label_identity::NAMESPACE_NAME.to_owned(), namespace.to_owned());
-    kept.map(|(k, v)| (k.clone(), v.clone())).chain([name]).collect()
+    let all = [(&name.0, &name.1)].into_iter().chain(labels);
+    let kept = all.filter(|(key, _)| !exclusions.excludes(key));
+    kept.map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
 /// The inverse of [`label_identity::join_labels`]: keys and values contain neither a comma nor an equals sign.
@@ -217,27 +221,14 @@ fn shortened(labels: &str) -> String {
     labels.chars().take(80).collect()
 }
 
-/// The export of a label; without a finalizer, like Antrea's.
 fn label_export(membership: &ActiveMembership<'_>, name: &str, label: &str) -> ResourceExport {
-    let labels = [
-        (names::LABEL_SOURCE_KIND, export_kind::LABEL_IDENTITY),
-        (names::LABEL_SOURCE_CLUSTER_ID, membership.cluster_id),
-    ];
-    ResourceExport {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(membership.leader_namespace.to_owned()),
-            labels: Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
-            ..ObjectMeta::default()
-        },
-        spec: ResourceExportSpec {
-            cluster_id: membership.cluster_id.to_owned(),
-            kind: export_kind::LABEL_IDENTITY.to_owned(),
-            label_identity: Some(json!({ "normalizedLabel": label })),
-            ..ResourceExportSpec::default()
-        },
-        status: None,
-    }
+    let spec = ResourceExportSpec {
+        cluster_id: membership.cluster_id.to_owned(),
+        kind: export_kind::LABEL_IDENTITY.to_owned(),
+        label_identity: Some(json!({ "normalizedLabel": label })),
+        ..ResourceExportSpec::default()
+    };
+    resource_exports::export(membership, name, spec)
 }
 
 /// Keeps one `LabelIdentity` per label of the set; identities with an invalid import are kept.

@@ -13,7 +13,7 @@ const KNOWN_FIELDS: [&str; 3] = ["podSelector", "namespaceSelector", "scope"];
 
 /// The peers with scope `ClusterSet` of some policies.
 #[derive(Clone, Debug, Default)]
-pub struct PeerSelectors(Vec<Peer>);
+pub struct PeerSelectors(BTreeSet<Peer>);
 
 /// Selectors by labels; `None` matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,8 +22,8 @@ struct Peer {
     pod: Option<LabelSelector>,
 }
 
-/// The peer of a cluster's own policy as other clusters need it: a policy of a Namespace selects Pods of that Namespace
-/// unless it has a selector of others; one with other fields selects all Pods.
+/// The exported form of a peer in a cluster's own policy. In a policy of a Namespace, a peer without
+/// `namespaceSelector` selects the Pods of that Namespace. A peer with an unknown field selects all Pods.
 #[must_use]
 pub fn exported_peer(peer: &Value, namespace: Option<&str>) -> Value {
     let Value::Object(mut fields) = without_nulls(peer) else {
@@ -53,15 +53,14 @@ pub fn cluster_set_peers(policy: &Value) -> impl Iterator<Item = &Value> {
 // === impl PeerSelectors ===
 
 impl PeerSelectors {
-    /// The peers of a policy's ingress rules, and those of other clusters' own policies
+    /// The peers of the ingress rules of `policies`, and `peers`, those of other clusters' own policies
     /// ([`mc_api::policy_selectors`]).
     pub fn new<'a>(
         policies: impl IntoIterator<Item = &'a Value>,
         peers: impl IntoIterator<Item = &'a Value>,
     ) -> Self {
         let replicated = policies.into_iter().flat_map(cluster_set_peers);
-        let all: BTreeSet<Peer> = replicated.chain(peers).map(Peer::parse).collect();
-        Self(all.into_iter().collect())
+        Self(replicated.chain(peers).map(Peer::parse).collect())
     }
 
     /// Whether any peer matches a Pod with these labels in a namespace with those.

@@ -29,9 +29,9 @@ const ENFORCED: &str = "EnforcedByAgents";
 
 /// Writes the status of every policy, or Events.
 pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
-    let is_pending = matches!(snapshot.node_policy_statuses, OptionalKind::Pending)
-        || matches!(snapshot.policies, OptionalKind::Pending)
-        || matches!(snapshot.network_policies, OptionalKind::Pending);
+    let is_pending = snapshot.node_policy_statuses.is_pending()
+        || snapshot.policies.is_pending()
+        || snapshot.network_policies.is_pending();
     if is_pending {
         return;
     }

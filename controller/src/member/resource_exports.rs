@@ -45,35 +45,46 @@ pub(super) fn apply_export(
             return false;
         }
         // The leader cluster does not admit a change of the exported object.
-        let of_service = [kind::SERVICE, kind::ENDPOINTS].contains(&spec.kind.as_str());
-        if of_service && (&old.spec.namespace, &old.spec.name) != (&spec.namespace, &spec.name) {
+        if is_of_service(&spec) && (&old.spec.namespace, &old.spec.name) != (&spec.namespace, &spec.name) {
             plan.delete(ApiServer::Leader, old);
             return false;
         }
     }
-    let labels = labels(&spec);
+    let new = export(membership, name, spec);
     let same = old.is_some_and(|o| {
-        o.spec == spec
-            && labels.iter().all(|(k, v)| o.labels().get(k) == Some(v))
-            && o.finalizers()
-                .iter()
-                .any(|f| f == names::FINALIZER_RESOURCE_EXPORT)
+        o.spec == new.spec
+            && new.labels().iter().all(|(k, v)| o.labels().get(k) == Some(v))
+            && new.finalizers().iter().all(|f| o.finalizers().contains(f))
     });
     if !same {
-        let export = ResourceExport {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                namespace: Some(membership.leader_namespace.to_owned()),
-                labels: Some(labels),
-                finalizers: Some(vec![names::FINALIZER_RESOURCE_EXPORT.to_owned()]),
-                ..ObjectMeta::default()
-            },
-            spec,
-            status: None,
-        };
-        plan.apply(ApiServer::Leader, &export);
+        plan.apply(ApiServer::Leader, &new);
     }
     same
+}
+
+/// The export with the labels of its kind. Exports of Pod labels and of policy peers have no finalizer: those of Pod
+/// labels have none in Antrea, and nothing in the leader cluster depends on the others.
+pub(super) fn export(
+    membership: &ActiveMembership<'_>,
+    name: &str,
+    spec: ResourceExportSpec,
+) -> ResourceExport {
+    let is_released_by_leader = ![kind::LABEL_IDENTITY, kind::POLICY_SELECTORS].contains(&spec.kind.as_str());
+    ResourceExport {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(membership.leader_namespace.to_owned()),
+            labels: Some(labels(&spec)),
+            finalizers: is_released_by_leader.then(|| vec![names::FINALIZER_RESOURCE_EXPORT.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    }
+}
+
+fn is_of_service(spec: &ResourceExportSpec) -> bool {
+    [kind::SERVICE, kind::ENDPOINTS].contains(&spec.kind.as_str())
 }
 
 fn labels(spec: &ResourceExportSpec) -> BTreeMap<String, String> {
@@ -81,7 +92,7 @@ fn labels(spec: &ResourceExportSpec) -> BTreeMap<String, String> {
         (names::LABEL_SOURCE_KIND.to_owned(), spec.kind.clone()),
         (names::LABEL_SOURCE_CLUSTER_ID.to_owned(), spec.cluster_id.clone()),
     ]);
-    if spec.kind != kind::CLUSTER_INFO {
+    if is_of_service(spec) {
         labels.insert(names::LABEL_SOURCE_NAME.to_owned(), spec.name.clone());
         labels.insert(names::LABEL_SOURCE_NAMESPACE.to_owned(), spec.namespace.clone());
     }

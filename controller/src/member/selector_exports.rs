@@ -3,7 +3,7 @@
 //! Pure. Replicated policies are known in all clusters and are not exported. With a leader that admits no such export,
 //! other clusters lack the peers.
 
-use kube::{ResourceExt, core::ObjectMeta};
+use kube::ResourceExt;
 use mc_api::{
     names,
     policy_selectors::PolicySelectors,
@@ -14,11 +14,11 @@ use serde_json::Value;
 use super::{
     ActiveMembership, is_replicated,
     policy_selectors::{cluster_set_peers, exported_peer},
-    resource_exports::existing_export,
+    resource_exports::{apply_export, existing_export},
 };
 use crate::{
     plan::{ApiServer, Plan},
-    snapshot::{MemberSnapshot, OptionalKind},
+    snapshot::MemberSnapshot,
 };
 
 /// Keeps the export of this cluster's peers, or deletes it where there are none.
@@ -27,18 +27,16 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
         return;
     };
     let name = names::policy_selectors_export(membership.cluster_id);
-    let old = existing_export(membership, &name);
-    let is_empty = selectors.peers().is_empty() || !snapshot.config.stretched_network_policy;
-    match old {
-        Some(old) if old.metadata.deletion_timestamp.is_some() => {}
-        Some(old) if is_empty => plan.delete(ApiServer::Leader, old),
-        None if is_empty => {}
-        _ => {
-            let new = export(membership, &name, &selectors);
-            if old.is_none_or(|old| !is_same(old, &new)) {
-                plan.apply(ApiServer::Leader, &new);
-            }
-        }
+    if !selectors.peers().is_empty() && snapshot.config.stretched_network_policy {
+        let spec = ResourceExportSpec {
+            cluster_id: membership.cluster_id.to_owned(),
+            kind: kind::POLICY_SELECTORS.to_owned(),
+            raw: Some(selectors.to_raw()),
+            ..ResourceExportSpec::default()
+        };
+        apply_export(membership, &name, spec, plan);
+    } else if let Some(old) = existing_export(membership, &name) {
+        plan.delete(ApiServer::Leader, old);
     }
 }
 
@@ -67,9 +65,7 @@ pub(super) fn offered_peers(membership: &ActiveMembership<'_>, plan: &mut Plan) 
 
 /// The peers in the cluster's own policies; `None` while a list is incomplete.
 fn own_selectors(snapshot: &MemberSnapshot) -> Option<PolicySelectors> {
-    if matches!(snapshot.policies, OptionalKind::Pending)
-        || matches!(snapshot.network_policies, OptionalKind::Pending)
-    {
+    if snapshot.policies.is_pending() || snapshot.network_policies.is_pending() {
         return None;
     }
     let of_cluster = snapshot
@@ -103,35 +99,4 @@ fn selectors(export: &ResourceExport) -> Result<PolicySelectors, String> {
         ));
     }
     PolicySelectors::from_raw(export.spec.raw.as_ref()).map_err(|error| error.to_string())
-}
-
-/// The export; without a finalizer, because nothing in the leader cluster depends on it.
-fn export(membership: &ActiveMembership<'_>, name: &str, selectors: &PolicySelectors) -> ResourceExport {
-    let labels = [
-        (names::LABEL_SOURCE_KIND, kind::POLICY_SELECTORS),
-        (names::LABEL_SOURCE_CLUSTER_ID, membership.cluster_id),
-    ];
-    ResourceExport {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(membership.leader_namespace.to_owned()),
-            labels: Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
-            ..ObjectMeta::default()
-        },
-        spec: ResourceExportSpec {
-            cluster_id: membership.cluster_id.to_owned(),
-            kind: kind::POLICY_SELECTORS.to_owned(),
-            raw: Some(selectors.to_raw()),
-            ..ResourceExportSpec::default()
-        },
-        status: None,
-    }
-}
-
-fn is_same(old: &ResourceExport, new: &ResourceExport) -> bool {
-    let labels = new.labels();
-    old.spec == new.spec
-        && labels
-            .iter()
-            .all(|(key, value)| old.labels().get(key) == Some(value))
 }

@@ -107,11 +107,11 @@ impl LeaderConnection {
         let own_exports = format!("{}={}", names::LABEL_SOURCE_CLUSTER_ID, config.cluster_id);
         let announces = context.store(namespace, all.clone().fields(&own_announce));
         let exports = context.store(namespace, all.clone().labels(&own_exports));
-        let selectors = format!("{}={}", names::LABEL_SOURCE_KIND, kind::POLICY_SELECTORS);
-        let selectors = (identity_export == IdentityExport::Selected)
-            .then(|| context.store(namespace, all.clone().labels(&selectors)));
+        let of_selectors = format!("{}={}", names::LABEL_SOURCE_KIND, kind::POLICY_SELECTORS);
+        let (policy_selectors, selectors_task) = (identity_export == IdentityExport::Selected)
+            .then(|| context.store(namespace, all.clone().labels(&of_selectors)))
+            .unzip();
         let imports = context.store(namespace, all);
-        let (policy_selectors, selectors_task) = selectors.unzip();
         let applier = Applier::new(client.clone(), fence.clone(), health.clone());
         Self {
             writes: WriteState::Idle(Box::new(applier)),

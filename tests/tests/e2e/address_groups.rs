@@ -31,7 +31,14 @@ struct WatchTraffic {
 impl WatchTraffic {
     /// That of the kind with this resource name in the API server's metrics.
     fn read(metrics: &str, resource: &str) -> Self {
-        let sum = |name: &str| sum_of(metrics, &format!("apiserver_watch_events_sizes_{name}"), resource);
+        let label = resource_label(resource);
+        let sum = |name: &str| {
+            sum_of(
+                metrics,
+                &format!("apiserver_watch_events_sizes_{name}"),
+                &[&label],
+            )
+        };
         Self {
             events: sum("count"),
             bytes: sum("sum"),
@@ -46,12 +53,16 @@ impl WatchTraffic {
     }
 }
 
-/// The sum of a metric over the series with this resource.
-fn sum_of(metrics: &str, name: &str, resource: &str) -> f64 {
-    let label = format!("resource=\"{resource}\"");
-    let series = metrics
-        .lines()
-        .filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(&label));
+fn resource_label(resource: &str) -> String {
+    format!("resource=\"{resource}\"")
+}
+
+/// The sum of a metric over the series with all of these labels. API servers answer in the text format of Prometheus,
+/// which [`mc_tests::prom_parser`] does not accept.
+fn sum_of(metrics: &str, name: &str, labels: &[&str]) -> f64 {
+    let series = metrics.lines().filter(|line| {
+        line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label))
+    });
     series
         .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
         .sum()
@@ -112,13 +123,8 @@ pub(crate) fn check_address_groups() {
 pub(crate) fn check_group_traffic() {
     let ns = Namespace::create("e2e-group-traffic");
     let watchers = |metrics: &str| {
-        let open = metrics.lines().filter(|line| line.contains("verb=\"WATCH\""));
-        let open: Vec<&str> = open.collect();
-        sum_of(
-            &open.join("\n"),
-            "apiserver_longrunning_requests",
-            ADDRESS_GROUP_SLICES,
-        )
+        let labels = ["verb=\"WATCH\"", &resource_label(ADDRESS_GROUP_SLICES)];
+        sum_of(metrics, "apiserver_longrunning_requests", &labels)
     };
     // The API server admits no Pod without it.
     WEST.wait_for("a ServiceAccount", SHORT_TIMEOUT, || {

@@ -42,7 +42,7 @@ pub(crate) fn check_selected_identities(
     apply: impl FnOnce(),
 ) {
     let label = format!("ns:kubernetes.io/metadata.name={}&pod:app=client", ns.0);
-    let mut stream = client.stream(url);
+    let mut stream = client.stream_from(url, "db");
     EAST.configure(EXPORT_MODE, "Selected");
     wait_exported("east exports the selected identity alone", &[&label]);
     stream.assert_running();

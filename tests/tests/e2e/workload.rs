@@ -332,8 +332,13 @@ impl Client {
         ]
     }
 
-    /// Starts a stream of requests, 10 ms apart, each on its own connection.
+    /// Starts a stream of requests, 10 ms apart, each on its own connection, to the Pods of a Deployment `web`.
     pub(crate) fn stream(&self, url: &str) -> RequestStream {
+        self.stream_from(url, "web-")
+    }
+
+    /// The same to Pods with names that begin with `servers`.
+    pub(crate) fn stream_from(&self, url: &str, servers: &'static str) -> RequestStream {
         let log = std::env::temp_dir().join(format!("mc-e2e-{}-{}.log", std::process::id(), self.pod));
         let file = File::create(&log).expect("a log");
         let child = self
@@ -351,7 +356,7 @@ impl Client {
             .stdout(file)
             .spawn()
             .expect("kubectl");
-        RequestStream { child, log }
+        RequestStream { child, log, servers }
     }
 
     fn try_get(&self, url: &str, count: u32) -> Result<String, String> {
@@ -395,6 +400,8 @@ impl Client {
 pub(crate) struct RequestStream {
     child: Child,
     log: PathBuf,
+    /// Prefix of the names of the Pods that answer.
+    servers: &'static str,
 }
 
 impl RequestStream {
@@ -416,12 +423,7 @@ impl RequestStream {
             .split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
             .collect();
-        // Name and address of the server.
-        let is_answer = |line: &&&str| {
-            let address = line.split_whitespace().nth(1);
-            address.is_some_and(|address| address.parse::<IpAddr>().is_ok())
-        };
-        let answers = lines.iter().filter(is_answer).count();
+        let answers = lines.iter().filter(|line| line.starts_with(self.servers)).count();
         assert!(
             answers > 0 && answers == lines.len(),
             "{answers} answers in {} lines: {}",

@@ -15,7 +15,7 @@ use crate::{
     invariants::{
         antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
     },
-    policies::{address_groups, crd_antrea, selected_pod_labels, statuses},
+    policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses},
     ports::format_ports,
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
     user_actions::is_malformed,
@@ -404,12 +404,7 @@ fn check_selectors(world: &Simulation, members: &BTreeMap<usize, String>, report
     for (_, export) in exports {
         let spec = &export.value["spec"];
         let selectors = PolicySelectors::from_raw(Some(&spec["raw"])).unwrap_or_default();
-        let labels = selectors
-            .peers()
-            .iter()
-            .filter_map(|peer| peer["podSelector"]["matchLabels"].as_object())
-            .flatten();
-        let labels = labels.map(|(key, value)| format!("{key}={}", text(value)));
+        let labels = peer_labels(selectors.peers().iter());
         have.insert(text(&spec["clusterID"]), labels.collect());
     }
     report.expect_eq("exported peers of policies", &have, &want);

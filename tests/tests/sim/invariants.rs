@@ -457,7 +457,7 @@ impl Invariants {
                 let mine = id_of(i) == text(&spec["clusterID"]) && wanted(i);
                 mine && match spec["kind"].as_str() {
                     Some("ClusterInfo") => steady(Fact::ActiveGateway(i)),
-                    // Policies of other clusters select the exported ones.
+                    // With `Selected`, a label in use is withdrawn when no policy of another cluster selects it.
                     Some("LabelIdentity") => {
                         clusters[i].config.identity_export == IdentityExport::All
                             && steady(Fact::LabelUsed(i, exported_label(spec)))

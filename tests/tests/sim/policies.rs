@@ -50,7 +50,11 @@ fn policies(cluster: &Cluster) -> impl Iterator<Item = (&str, &StoredObject)> {
 /// The labels of Pods in the peers of scope `ClusterSet`, as `key=value`.
 pub(crate) fn selected_pod_labels(cluster: &Cluster) -> impl Iterator<Item = String> {
     let rules = policies(cluster).flat_map(|(_, policy)| list(&policy.value["spec"]["ingress"]));
-    let peers = rules.flat_map(|rule| list(&rule["from"]));
+    peer_labels(rules.flat_map(|rule| list(&rule["from"])))
+}
+
+/// The labels of Pods that peers require, as `key=value`.
+pub(crate) fn peer_labels<'a>(peers: impl Iterator<Item = &'a Value>) -> impl Iterator<Item = String> {
     let labels = peers.filter_map(|peer| peer["podSelector"]["matchLabels"].as_object());
     labels
         .flatten()

@@ -260,7 +260,7 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
         Plan::Random => seed.is_multiple_of(3),
         Plan::Fixed(scenario, _) => scenario == Scenario::Identities,
     };
-    // In some of these, those that policies of other clusters select.
+    // In some runs with label identities, clusters export those that policies of other clusters select.
     let selected = matches!(plan, Plan::Random) && seed.is_multiple_of(6);
     for cluster in &mut world.clusters {
         cluster.config.stretched_network_policy = stretched;

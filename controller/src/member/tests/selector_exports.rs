@@ -180,6 +180,17 @@ fn identities_are_exported_for_own_policies_of_other_clusters() {
 }
 
 #[test]
+fn an_excluded_name_of_a_namespace_matches_no_peer() {
+    let mut snapshot = selected();
+    let mut in_shop = peer("db");
+    in_shop["namespaceSelector"] = json!({ "matchLabels": { "kubernetes.io/metadata.name": "shop" } });
+    offer(&mut snapshot, "west-policyselectors", "west", &raw(&[in_shop]));
+    assert!(snapshot.config.excluded_labels.add("kubernetes.io/metadata.name"));
+    settle(&mut snapshot);
+    assert_eq!(identities(&snapshot), [].into());
+}
+
+#[test]
 fn identities_stay_while_the_peers_are_unknown() {
     let mut snapshot = selected();
     offer(&mut snapshot, "west-policyselectors", "west", &raw(&[json!({})]));

@@ -238,14 +238,27 @@ fn an_upgrade_from_the_previous_release_and_the_roll_back_lose_no_packet() {
 /// The address of west's Service during an upgrade.
 const SERVICE: &str = "10.102.0.10";
 
+/// The connection of this client, among others.
+fn accept_from(listener: &TcpListener, client: SocketAddr) -> TcpStream {
+    listener.set_nonblocking(true).expect("a listener");
+    let accepted = wait_for("the client's connection", TIMEOUT, || {
+        let (connection, from) = listener.accept().map_err(|error| error.to_string())?;
+        (from == client)
+            .then_some(connection)
+            .ok_or_else(|| format!("a connection of {from}, not of {client}"))
+    });
+    accepted.expect("a connection")
+}
+
 /// Sends 1 MiB from the server to the client. The first packet is the server's.
 fn download(server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
     let data = vec![7; 1 << 20];
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| server.write_all(&data));
         let mut received = vec![0; data.len()];
-        client.read_exact(&mut received)?;
-        sender.join().expect("no panic")
+        let read = client.read_exact(&mut received);
+        // The sender's error is the cause of the receiver's.
+        sender.join().expect("no panic").and(read)
     })
 }
 
@@ -281,8 +294,10 @@ fn a_download_from_a_service_survives_an_upgrade_of_the_layout() {
         client.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         Ok(client)
     };
+    // An attempt may time out behind its handshake: the server has a connection that the client has closed.
+    drop(wait_for("an abandoned connection to the Service", TIMEOUT, open).expect("a connection"));
     let mut client = wait_for("a connection to the Service", TIMEOUT, open).expect("a connection");
-    let (mut server, _) = listener.accept().expect("the client");
+    let mut server = accept_from(&listener, client.local_addr().expect("an address"));
     server.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     download(&mut server, &mut client).expect("a download");
     bed.set_agent(fixture::agent_program(), Secrets::Off);

@@ -15,7 +15,7 @@ use super::order::{EnforcedRule, RulePeer, enforced_rules};
 use super::port_prefixes::{PortPrefix, flatten, icmp_ports, split};
 use super::selection::{LabelledPod, applies_to, by_address, identities, namespaces};
 use super::tables::{
-    Dimension, OTHER_PROTOCOL, PodSets, RuleKey, RuleValue, SetInfo, Tables, UNMATCHED_CLASS,
+    Dimension, OTHER_PROTOCOL, PodSets, RuleKey, RuleValue, SetInfo, Tables, UNKNOWN_CLASS, UNMATCHED_CLASS,
 };
 use crate::objects::FieldError;
 
@@ -32,6 +32,7 @@ struct PodRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PeerNumber {
     Every,
+    UnknownSenders,
     Labels(u32),
     Addresses(u32),
 }
@@ -229,6 +230,7 @@ impl<'a> Compiler<'a> {
         let mut addresses = |peer| Some(PeerNumber::Addresses(self.address_peers.number(peer)));
         match peer {
             RulePeer::Every => Some(PeerNumber::Every),
+            RulePeer::UnknownSenders => Some(PeerNumber::UnknownSenders),
             RulePeer::RemotePods(pods) => {
                 let peer = LabelPeer::new(pods, of)?;
                 Some(PeerNumber::Labels(self.label_peers.number(peer)))
@@ -300,7 +302,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn ports(&mut self, rule: &EnforcedRule<'a>, index: u32, to: &LabelledPod<'a>) -> Option<Vec<PortRange>> {
-        let services = rule.rule.services.as_ref()?;
+        let services = rule.services?;
         let mut ranges = Vec::new();
         for service in services {
             match service {
@@ -392,6 +394,7 @@ fn entries(
 ) -> Vec<(RuleKey, RuleValue)> {
     const ALL_PORTS: PortPrefix = (0, 0);
     let unmatched = vec![UNMATCHED_CLASS];
+    let unknown = vec![UNKNOWN_CLASS];
     let mut groups: BTreeMap<(Dimension, u32, u8), BTreeMap<PortPrefix, RuleValue>> = BTreeMap::new();
     for (pod_rule, precedence) in list.iter().zip(0..) {
         let Some(rule) = rule_at(rules, pod_rule.rule) else {
@@ -399,7 +402,7 @@ fn entries(
         };
         let value = RuleValue {
             precedence,
-            action: rule.rule.action,
+            action: rule.action,
             rule: pod_rule.rule,
             is_audited: rule.is_audited,
         };
@@ -410,6 +413,7 @@ fn entries(
                     (Dimension::Identity, Some(&unmatched))
                 }
                 PeerNumber::Every => (Dimension::Identity, Some(&by_identity.all)),
+                PeerNumber::UnknownSenders => (Dimension::Identity, Some(&unknown)),
                 PeerNumber::Labels(peer) => (Dimension::Identity, by_identity.by_peer.get(peer)),
                 PeerNumber::Addresses(peer) => (Dimension::Address, by_address.by_peer.get(peer)),
             };

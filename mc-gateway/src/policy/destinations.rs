@@ -140,7 +140,7 @@ impl<'a> Destinations<'a> {
         rule: &EnforcedRule<'a>,
         of: &LabelledPod<'a>,
     ) -> BTreeMap<Vec<IpAddr>, Vec<Port>> {
-        let services = rule.rule.services.as_deref().unwrap_or_default();
+        let services = rule.services.unwrap_or_default();
         let names = services.iter().filter_map(|service| match service {
             Service::Named { protocol, name } => Some((protocol.number(), name)),
             Service::Ports { .. } | Service::Icmp { .. } | Service::Unsupported => None,
@@ -172,7 +172,7 @@ impl<'a> Destinations<'a> {
     /// well as those of an endpoint. Others match endpoints, so that a block that contains the address of a Service
     /// does not open its Pods, unless they name the Service or match every packet.
     pub(super) fn service_matches(&self, rule: &EnforcedRule<'a>, of: &LabelledPod<'a>) -> ServiceMatches {
-        let denies = rule.rule.action.denies();
+        let denies = rule.action.denies();
         if rule.matches_every_packet() {
             return ServiceMatches {
                 addresses: Addresses::All,
@@ -180,7 +180,7 @@ impl<'a> Destinations<'a> {
             };
         }
         let peers = Peers::new(rule, of, &self.workloads);
-        let ports = rule.rule.services.as_deref();
+        let ports = rule.services;
         let matches = |to: &Destination| {
             peers.contain(to.addr.ip(), to.workload) && ports.is_none_or(|ports| self.matches_port(ports, to))
         };
@@ -383,7 +383,7 @@ impl<'a> Peers<'a> {
                 RulePeer::Every => every = true,
                 RulePeer::Block(block) => blocks.push(*block),
                 RulePeer::ClusterPods(pods) => labels.extend(LabelPeer::new(pods, of)),
-                RulePeer::RemotePods(_) | RulePeer::Service(_) => {}
+                RulePeer::UnknownSenders | RulePeer::RemotePods(_) | RulePeer::Service(_) => {}
             }
         }
         let is_selected = |Workload { pod, .. }: &Workload<'_>| {

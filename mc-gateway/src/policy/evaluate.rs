@@ -14,6 +14,8 @@ use super::selection::{LabelledPod, applies_to, by_address, has_account, identit
 
 /// The other side of a packet.
 struct Other<'a> {
+    /// Whether it is a sender in another cluster without a known label identity, and no host.
+    is_unknown: bool,
     /// By the label identity of a sender in another cluster.
     identity: Option<PeerPod<'a>>,
     /// By the address of a Pod in the own cluster.
@@ -59,6 +61,7 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
         })
     };
     let other = Other {
+        is_unknown,
         identity: identity.map(|identity| PeerPod {
             namespace: &identity.namespace,
             labels: &identity.pod,
@@ -79,12 +82,13 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
         rules.iter().position(|rule| {
             let by_endpoint = |to: &Packet| {
                 let other = Other {
+                    is_unknown: false,
                     identity: None,
                     in_cluster: in_cluster(to.peer),
                 };
                 matches(rule, pod, &other, to)
             };
-            rule.rule.action.denies() && matches_packet(rule)
+            rule.action.denies() && matches_packet(rule)
                 || rule.matches_every_packet()
                 || rule.names(backend.service)
                 || backend.endpoint.as_ref().is_some_and(by_endpoint)
@@ -96,7 +100,7 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
             .iter()
             .filter_map(|backend| first_of_backend(rules, backend));
         let of_backends: Vec<usize> = of_backends.collect();
-        let is_denial = |index: &&usize| rules.get(**index).is_some_and(|rule| rule.rule.action.denies());
+        let is_denial = |index: &&usize| rules.get(**index).is_some_and(|rule| rule.action.denies());
         let denial = of_backends.iter().filter(is_denial).min();
         let first = denial.or_else(|| of_backends.iter().min()).copied();
         first.or_else(|| rules.iter().position(|rule| matches_packet(rule)))
@@ -106,7 +110,7 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
         .filter(|rule| rule.is_audited)
         .map(|rule| rule.name.clone());
     if let Some(rule) = first(&enforced).and_then(|index| enforced.get(index)) {
-        return Verdict::of_rule(rule.rule.action, rule.name.clone()).with_audited(audited);
+        return Verdict::of_rule(rule.action, rule.name.clone()).with_audited(audited);
     }
     let drop_unknown = enforced.iter().any(|rule| rule.has_label_peers);
     Verdict::without_rule(drop_unknown && is_unknown).with_audited(audited)
@@ -150,13 +154,14 @@ fn backends<'a>(set: &'a PolicySet, packet: &Packet) -> Vec<Backend<'a>> {
 fn matches(rule: &EnforcedRule<'_>, of: &LabelledPod<'_>, other: &Other<'_>, packet: &Packet) -> bool {
     let matches_peer = rule.peers.iter().any(|peer| match peer {
         RulePeer::Every => true,
+        RulePeer::UnknownSenders => other.is_unknown,
         RulePeer::Block(block) => block.contains(packet.peer),
         RulePeer::RemotePods(pods) => other.identity.is_some_and(|peer| matches_pod(pods, of, &peer)),
         RulePeer::ClusterPods(pods) => other.in_cluster.is_some_and(|peer| matches_pod(pods, of, &peer)),
         // The Services at a destination are those of its backends.
         RulePeer::Service(_) => false,
     });
-    let services = rule.rule.services.as_ref();
+    let services = rule.services;
     // Named ports are those of the destination.
     let ports = match packet.direction {
         Direction::Ingress => &of.pod.ports,

@@ -28,7 +28,7 @@ pub use compile::compile;
 pub use evaluate::evaluate;
 pub use look_up::look_up;
 pub use model::{
-    ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer,
+    ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RulePart, RuleRef, ServicePeer,
     ServicePeerPort, Verdict, VerdictAction,
 };
 pub use protected_pods::{ProtectedPods, ProxiedEndpoints, protected_pods};

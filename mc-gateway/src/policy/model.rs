@@ -173,15 +173,31 @@ pub struct RuleRef {
     pub direction: Direction,
     /// Index of the rule in `spec.ingress` or `spec.egress`.
     pub index: usize,
+    /// The part of the rule.
+    pub part: RulePart,
+}
+
+/// The part of a rule that decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RulePart {
+    /// The rule itself.
+    Rule,
+    /// The drop of packets of unknown identity, because the rule has peers by labels in other clusters. Only of audited
+    /// rules: the drop by others is [`VerdictAction::UnknownIdentity`].
+    UnknownSenders,
 }
 
 // === impl RuleRef ===
 
 impl RuleRef {
-    /// Path of the rule in its policy.
+    /// Path of the rule in its policy, followed by ` unknown senders` for that part.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("spec.{}[{}]", self.direction.field(), self.index)
+        let part = match self.part {
+            RulePart::Rule => "",
+            RulePart::UnknownSenders => " unknown senders",
+        };
+        format!("spec.{}[{}]{part}", self.direction.field(), self.index)
     }
 }
 

@@ -6,18 +6,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mc_api::network_policy::{
-    AppliedTo, BASELINE_TIER, DEFAULT_TIER, DEFAULT_TIERS, GroupContents, IpBlock, NamespaceMatch,
-    ObjectName, Peer, PodMatch, Policy, Realization, Rule, Scope,
+    Action, AppliedTo, BASELINE_TIER, DEFAULT_TIER, DEFAULT_TIERS, GroupContents, IpBlock, NamespaceMatch,
+    ObjectName, Peer, PodMatch, Policy, Realization, Rule, Scope, Service,
 };
 
-use super::model::{Direction, Mode, PolicySet, RuleRef, ServicePeer};
+use super::model::{Direction, Mode, PolicySet, RulePart, RuleRef, ServicePeer};
 use crate::objects::FieldError;
 
 /// A rule in force, or one that is audited.
 #[derive(Debug)]
 pub(super) struct EnforcedRule<'a> {
     pub(super) name: RuleRef,
-    pub(super) rule: &'a Rule,
+    pub(super) action: Action,
+    /// Ports and protocols; `None` for all.
+    pub(super) services: Option<&'a [Service]>,
     /// The Pods it applies to.
     pub(super) applied_to: Vec<&'a PodMatch>,
     /// The peers it matches.
@@ -33,6 +35,8 @@ pub(super) struct EnforcedRule<'a> {
 pub(super) enum RulePeer<'a> {
     /// All, also those of unknown identity.
     Every,
+    /// Senders in other clusters of unknown identity.
+    UnknownSenders,
     /// Pods in other clusters by labels.
     RemotePods(&'a PodMatch),
     /// Pods in the own cluster by labels.
@@ -98,11 +102,15 @@ pub(super) fn ordered_rules(set: &PolicySet, mode: Mode) -> (Vec<EnforcedRule<'_
                     policy: Arc::clone(&object),
                     direction,
                     index,
+                    part: RulePart::Rule,
                 };
                 rules.extend(orderer.enforced(policy, name, rule));
             }
         }
     }
+    // No rule precedes the drop of unknown senders that peers by labels imply.
+    let unknown_senders: Vec<_> = rules.iter().filter_map(EnforcedRule::unknown_senders).collect();
+    rules.extend(unknown_senders);
     orderer
         .issues
         .sort_by(|a, b| (&a.object, &a.field, &a.value).cmp(&(&b.object, &b.field, &b.value)));
@@ -147,15 +155,16 @@ impl<'a> Orderer<'a> {
         }
         let mut enforced = EnforcedRule {
             name,
-            rule,
+            action: rule.action,
+            services: rule.services.as_deref(),
             applied_to: Vec::new(),
             peers: Vec::new(),
             has_label_peers: false,
             is_audited: policy.is_audited(),
         };
         // Both are converted before either leaves the rule out, so that all issues are reported at once.
-        let is_supported = self.add_applied_to(policy, &mut enforced);
-        let is_supported = self.add_peers(policy, &mut enforced) && is_supported;
+        let is_supported = self.add_applied_to(policy, rule, &mut enforced);
+        let is_supported = self.add_peers(policy, rule, &mut enforced) && is_supported;
         if !is_supported && rule.action.denies() {
             return None;
         }
@@ -163,9 +172,9 @@ impl<'a> Orderer<'a> {
     }
 
     /// Whether all entries are supported; others select no Pod.
-    fn add_applied_to(&mut self, policy: &'a Policy, rule: &mut EnforcedRule<'a>) -> bool {
+    fn add_applied_to(&mut self, policy: &'a Policy, of: &'a Rule, rule: &mut EnforcedRule<'a>) -> bool {
         let mut is_supported = true;
-        for entry in &*rule.rule.applied_to {
+        for entry in &*of.applied_to {
             match entry {
                 AppliedTo::Pods(pods) => rule.applied_to.push(pods),
                 AppliedTo::Unsupported => is_supported = false,
@@ -192,9 +201,9 @@ impl<'a> Orderer<'a> {
     }
 
     /// Whether all peers are supported; others match nothing.
-    fn add_peers(&mut self, policy: &'a Policy, rule: &mut EnforcedRule<'a>) -> bool {
+    fn add_peers(&mut self, policy: &'a Policy, of: &'a Rule, rule: &mut EnforcedRule<'a>) -> bool {
         let all = self.mode == Mode::All;
-        let Some(peers) = &rule.rule.peers else {
+        let Some(peers) = &of.peers else {
             if all {
                 rule.peers.push(RulePeer::Every);
             }
@@ -291,7 +300,7 @@ fn is_own(policy: &Policy, pods: &PodMatch) -> bool {
 impl<'a> EnforcedRule<'a> {
     /// Whether the rule has no condition on packets.
     pub(super) fn matches_every_packet(&self) -> bool {
-        self.rule.services.is_none() && self.peers.iter().any(|peer| matches!(peer, RulePeer::Every))
+        self.services.is_none() && self.peers.iter().any(|peer| matches!(peer, RulePeer::Every))
     }
 
     /// Whether a Service is one of its peers.
@@ -308,7 +317,24 @@ impl<'a> EnforcedRule<'a> {
                 pods.namespaces,
                 NamespaceMatch::Same | NamespaceMatch::SameLabels(_)
             ),
-            RulePeer::Every | RulePeer::Block(_) | RulePeer::Service(_) => false,
+            RulePeer::Every | RulePeer::UnknownSenders | RulePeer::Block(_) | RulePeer::Service(_) => false,
+        })
+    }
+
+    /// The drop of unknown senders that an audited rule with peers by labels in other clusters would bring about, as a
+    /// rule behind all others.
+    fn unknown_senders(&self) -> Option<Self> {
+        (self.is_audited && self.has_label_peers).then(|| Self {
+            name: RuleRef {
+                part: RulePart::UnknownSenders,
+                ..self.name.clone()
+            },
+            action: Action::Drop,
+            services: None,
+            applied_to: self.applied_to.clone(),
+            peers: vec![RulePeer::UnknownSenders],
+            has_label_peers: false,
+            is_audited: true,
         })
     }
 

@@ -34,9 +34,8 @@ pub struct ProtectedPods {
 #[must_use]
 pub fn protected_pods(set: &PolicySet, endpoints: &ProxiedEndpoints) -> ProtectedPods {
     let (mut rules, _) = enforced_rules(set);
-    rules.retain(|rule| {
-        rule.name.direction == Direction::Ingress && !rule.is_audited && rule.rule.action.denies()
-    });
+    rules
+        .retain(|rule| rule.name.direction == Direction::Ingress && !rule.is_audited && rule.action.denies());
     if rules.is_empty() || endpoints.addrs.is_empty() {
         return ProtectedPods {
             addrs: BTreeSet::new(),

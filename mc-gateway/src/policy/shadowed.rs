@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use mc_api::network_policy::{Action, IpBlock, L4Protocol, Rule, Service};
+use mc_api::network_policy::{Action, IpBlock, L4Protocol, Service};
 
 use super::model::{Direction, Mode, PolicySet};
 use super::order::{EnforcedRule, RulePeer, ordered_rules};
@@ -30,7 +30,7 @@ pub fn shadowed(set: &PolicySet, remote: &[IpNet]) -> Vec<FieldError> {
     let errors = found.values().map(|(rule, by)| FieldError {
         object: rule.name.policy.to_string(),
         field: rule.name.path(),
-        value: rule.rule.action.name().to_owned(),
+        value: rule.action.name().to_owned(),
         reason: format!(
             "is shadowed: Antrea, which does not know the labels of senders in other clusters, drops their packets by \
              {} {}",
@@ -58,11 +58,11 @@ fn of_pod<'r, 'a>(
             .peers
             .iter()
             .any(|peer| matches!(peer, RulePeer::RemotePods(_)));
-        if rule.rule.action.denies() || !is_remote {
+        if rule.action.denies() || !is_remote {
             continue;
         }
         let mut later = decided.iter().skip(index.saturating_add(1));
-        let drop = later.find(|by| drops_some(by, remote) && ports_overlap(rule.rule, by.rule));
+        let drop = later.find(|by| drops_some(by, remote) && ports_overlap(rule, by));
         found.extend(drop.map(|by| (*rule, *by)));
     }
     found
@@ -76,8 +76,8 @@ fn passes_all(rule: &EnforcedRule<'_>, remote: &[IpNet]) -> bool {
             block.cidr.contains(net) && !except.any(|except| overlap(except, net))
         })
     };
-    matches!(rule.rule.action, Action::Allow | Action::Pass)
-        && rule.rule.services.is_none()
+    matches!(rule.action, Action::Allow | Action::Pass)
+        && rule.services.is_none()
         && rule.peers.iter().any(|peer| match peer {
             RulePeer::Every => true,
             RulePeer::Block(block) => contains_all(block),
@@ -93,7 +93,7 @@ fn drops_some(rule: &EnforcedRule<'_>, remote: &[IpNet]) -> bool {
             overlap(&block.cidr, net) && !except.any(|except| except.contains(net))
         })
     };
-    rule.rule.action.denies()
+    rule.action.denies()
         && rule.peers.iter().any(|peer| match peer {
             RulePeer::Every => true,
             RulePeer::Block(block) => contains_some(block),
@@ -106,8 +106,8 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
 }
 
 /// Whether both rules may match packets to one port. The numbers of named ports differ between Pods.
-fn ports_overlap(one: &Rule, other: &Rule) -> bool {
-    let (Some(services), Some(others)) = (&one.services, &other.services) else {
+fn ports_overlap(one: &EnforcedRule<'_>, other: &EnforcedRule<'_>) -> bool {
+    let (Some(services), Some(others)) = (one.services, other.services) else {
         return true;
     };
     services

@@ -1,5 +1,6 @@
 //! Policies of users, random ones, and large sets.
 
+mod audit;
 mod egress;
 mod examples;
 mod generate;

@@ -11,7 +11,7 @@ use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::super::tables::OTHER_PROTOCOL;
-use super::super::{Mode, Tables};
+use super::super::{Mode, RulePart, RuleRef, Tables};
 use super::generate::{overlapping_policy, policy_set, some_packet};
 use super::*;
 
@@ -130,7 +130,7 @@ fn check_service(
 }
 
 /// Checks that audited policies change no decision, and that one is named if it would decide were it enforced. Counts
-/// packets that pass, but would not, as `a`.
+/// packets that pass, but would not, as `a`, and of them those of unknown senders without a rule as `u`.
 fn check_audited(
     set: &PolicySet,
     packet: &Packet,
@@ -152,12 +152,18 @@ fn check_audited(
     for policy in &mut all.policies {
         policy.enforcement = EnforcementAction::Enforce;
     }
-    let (without, all) = (evaluate(&without, packet), evaluate(&all, packet));
+    let mut alone = all.clone();
+    alone.policies.retain(|policy| audited.contains(&policy.object()));
+    let [without, all, alone] = [&without, &all, &alone].map(|set| evaluate(set, packet));
     prop_assert_eq!((without.action, &without.rule), (verdict.action, &verdict.rule));
+    let is_rule = |rule: &RuleRef| rule.part == RulePart::Rule;
     let named = all.rule.clone().filter(|rule| audited.contains(&*rule.policy));
-    prop_assert_eq!(&verdict.audited, &named);
-    if named.is_some() && passes(verdict) && !passes(&all) {
-        *actions.entry('a').or_default() += 1;
+    prop_assert_eq!(verdict.audited.clone().filter(is_rule), named);
+    let drops_unknown = [&all, &alone].map(|verdict| verdict.action) == [VerdictAction::UnknownIdentity; 2];
+    let names_unknown = verdict.audited.as_ref().is_some_and(|rule| !is_rule(rule));
+    prop_assert_eq!(names_unknown, drops_unknown);
+    if verdict.audited.is_some() && passes(verdict) && !passes(&all) {
+        *actions.entry(if names_unknown { 'u' } else { 'a' }).or_default() += 1;
     }
     Ok(())
 }
@@ -209,7 +215,7 @@ fn check_all(cases: &impl Strategy<Value = (PolicySet, Vec<(Packet, Option<Index
 
 #[test]
 fn tables_give_the_verdict_of_the_evaluator() {
-    check_all(&(policy_set(), packets()), "ADRP.Usea");
+    check_all(&(policy_set(), packets()), "ADRP.Useau");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::policy::{RuleRef, Tables};
 pub struct RuleName {
     /// Kind and name of the policy.
     pub policy: String,
-    /// Path of the rule in the policy.
+    /// Path of the rule in the policy, as in [`RuleRef::path`].
     pub rule: String,
     /// `Allow`, `Drop`, `Reject` or `Pass`; followed by ` (audit)` if it is audited.
     pub action: String,

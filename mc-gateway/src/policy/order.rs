@@ -108,7 +108,7 @@ pub(super) fn ordered_rules(set: &PolicySet, mode: Mode) -> (Vec<EnforcedRule<'_
             }
         }
     }
-    // No rule precedes the drop of unknown senders that peers by labels imply.
+    // The programs drop unknown senders behind all rules, so the audited drops come last.
     let unknown_senders: Vec<_> = rules.iter().filter_map(EnforcedRule::unknown_senders).collect();
     rules.extend(unknown_senders);
     orderer
@@ -172,11 +172,16 @@ impl<'a> Orderer<'a> {
     }
 
     /// Whether all entries are supported; others select no Pod.
-    fn add_applied_to(&mut self, policy: &'a Policy, of: &'a Rule, rule: &mut EnforcedRule<'a>) -> bool {
+    fn add_applied_to(
+        &mut self,
+        policy: &'a Policy,
+        rule: &'a Rule,
+        enforced: &mut EnforcedRule<'a>,
+    ) -> bool {
         let mut is_supported = true;
-        for entry in &*of.applied_to {
+        for entry in &*rule.applied_to {
             match entry {
-                AppliedTo::Pods(pods) => rule.applied_to.push(pods),
+                AppliedTo::Pods(pods) => enforced.applied_to.push(pods),
                 AppliedTo::Unsupported => is_supported = false,
                 AppliedTo::Group(name) => {
                     // The entry is that of the policy, unless the rule has its own.
@@ -192,7 +197,7 @@ impl<'a> Orderer<'a> {
                         is_supported = false;
                     } else {
                         is_supported &= !members.is_unsupported;
-                        rule.applied_to.extend(members.pods);
+                        enforced.applied_to.extend(members.pods);
                     }
                 }
             }
@@ -201,41 +206,43 @@ impl<'a> Orderer<'a> {
     }
 
     /// Whether all peers are supported; others match nothing.
-    fn add_peers(&mut self, policy: &'a Policy, of: &'a Rule, rule: &mut EnforcedRule<'a>) -> bool {
+    fn add_peers(&mut self, policy: &'a Policy, rule: &'a Rule, enforced: &mut EnforcedRule<'a>) -> bool {
         let all = self.mode == Mode::All;
-        let Some(peers) = &of.peers else {
+        let Some(peers) = &rule.peers else {
             if all {
-                rule.peers.push(RulePeer::Every);
+                enforced.peers.push(RulePeer::Every);
             }
             return true;
         };
         let mut is_supported = true;
         for (index, peer) in peers.iter().enumerate() {
             match peer {
-                Peer::Pods { scope, pods } => rule.add_pods(self.mode, *scope, &[pods]),
-                Peer::Unsupported { scope } => rule.add_pods(self.mode, *scope, &[]),
-                Peer::Block(block) if all => rule.peers.push(RulePeer::Block(block)),
+                Peer::Pods { scope, pods } => enforced.add_pods(self.mode, *scope, &[pods]),
+                Peer::Unsupported { scope } => enforced.add_pods(self.mode, *scope, &[]),
+                Peer::Block(block) if all => enforced.peers.push(RulePeer::Block(block)),
                 Peer::Block(_) => {}
                 Peer::Service(name) => {
                     let service = self.services.get(name).copied();
                     if service.is_none_or(|service| service.ips.is_empty()) {
-                        let field = format!("{}.toServices", rule.name.path());
+                        let field = format!("{}.toServices", enforced.name.path());
                         let reason = "is not a Service with an address".to_owned();
                         self.issue(policy.object(), field, &name.to_string(), reason);
                     }
-                    rule.peers.extend(service.map(RulePeer::Service));
+                    enforced.peers.extend(service.map(RulePeer::Service));
                 }
                 Peer::Group { scope, name } => {
-                    let list = match rule.name.direction {
+                    let list = match enforced.name.direction {
                         Direction::Ingress => "from",
                         Direction::Egress => "to",
                     };
-                    let field = format!("{}.{list}[{index}].group", rule.name.path());
+                    let field = format!("{}.{list}[{index}].group", enforced.name.path());
                     let members = self.members(policy, &field, name);
                     is_supported &= !members.is_unsupported;
-                    rule.add_pods(self.mode, *scope, &members.pods);
+                    enforced.add_pods(self.mode, *scope, &members.pods);
                     if all {
-                        rule.peers.extend(members.blocks.into_iter().map(RulePeer::Block));
+                        enforced
+                            .peers
+                            .extend(members.blocks.into_iter().map(RulePeer::Block));
                     }
                 }
             }

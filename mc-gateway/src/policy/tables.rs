@@ -69,8 +69,9 @@ pub struct SetInfo {
 /// The property of the peer that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dimension {
-    /// Its label identity: peers by labels in other clusters, and rules for every peer (in all classes, also
-    /// [`UNKNOWN_CLASS`]). Peers of the own cluster, and all peers for egress, are of [`UNMATCHED_CLASS`].
+    /// Its label identity: peers by labels in other clusters, rules for every peer (in all classes, also
+    /// [`UNKNOWN_CLASS`]), and [`super::RulePart::UnknownSenders`] (in that class alone). Peers of the own cluster, and
+    /// all peers for egress, are of [`UNMATCHED_CLASS`].
     Identity,
     /// Its address: peers by prefix, by labels in the own cluster, and Services.
     Address,

@@ -14,18 +14,14 @@ use crate::{
     identities::{remove, write, write_pod},
     observability::{inspect, row},
     pod_policies::{Bed, FAR, LOCAL, server, start},
-    policies::{TIMEOUT, enforcing, get_from, wait_dropped, wait_passing, write_policy},
+    policies::{TIMEOUT, enforcing, get_from, manifest, wait_dropped, wait_passing, write_policy},
 };
 
-const AUDIT: &str = "annotations: {mc-gateway.io/enforcementAction: Audit}, ";
+const AUDIT: &str = "{mc-gateway.io/enforcementAction: Audit}";
 
 /// Writes a policy for the server in west.
 fn write_for_server(bed: &Topology, name: &str, annotations: &str, ingress: &str) {
-    let text = format!(
-        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{{annotations}name: {name}}}\nspec:\n  \
-         priority: 1\n  tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: server}}}}}}]\n  \
-         ingress:\n{ingress}"
-    );
+    let text = manifest(name, annotations, "server", "ingress", ingress);
     write(bed, Cluster::West, &format!("{name}.yaml"), &text);
 }
 
@@ -37,7 +33,7 @@ fn write_clients_only(bed: &Bed, annotations: &str) {
 }
 
 /// Waits until a rule has counted packets of requests that pass.
-fn wait_counted(bed: &Topology, client: &Netns, rule: &str) {
+fn wait_rule_counted(bed: &Topology, client: &Netns, rule: &str) {
     wait_for("the audited rule counts requests that pass", TIMEOUT, || {
         get_from(bed, client, server())?;
         let rules = inspect(bed, Place::NodeWest, "rules");
@@ -81,7 +77,7 @@ fn an_audited_policy_counts_and_logs_and_drops_nothing() {
     let mut bed = start("audit", false);
     let server = server();
     write_clients_only(&bed, AUDIT);
-    wait_counted(&bed.hosts, &bed.local, "spec.ingress[1]");
+    wait_rule_counted(&bed.hosts, &bed.local, "spec.ingress[1]");
     for (what, client) in bed.clients() {
         bed.wait_passing(client, server, what);
     }
@@ -108,7 +104,7 @@ fn an_audited_policy_counts_and_logs_and_drops_nothing() {
         server,
         "the other policy does not concern another cluster",
     );
-    write_clients_only(&bed, "");
+    write_clients_only(&bed, "{}");
     bed.wait_dropped(
         bed.hosts.netns(Place::PodEast),
         server,
@@ -131,7 +127,7 @@ fn audited_peers_by_labels_count_and_log_unknown_senders() {
     wait_passing(&bed, "a known sender");
     let unknown = "spec.ingress[0] unknown senders";
     write_pod(&bed, Cluster::East, "without-a-number", "Running");
-    wait_counted(&bed, bed.netns(Place::PodEast), unknown);
+    wait_rule_counted(&bed, bed.netns(Place::PodEast), unknown);
     let counted = inspect(&bed, Place::NodeWest, "rules");
     assert_eq!(row(&counted, "rule", unknown)["action"], json!("Drop (audit)"));
     wait_logged(
@@ -140,7 +136,7 @@ fn audited_peers_by_labels_count_and_log_unknown_senders() {
         ("others", unknown),
         "src_cluster=\"east\"",
     );
-    write_for_server(&bed, "others", "", rules);
+    write_for_server(&bed, "others", "{}", rules);
     wait_dropped(&bed, "identity-unknown", "the policy is enforced");
     write_pod(&bed, Cluster::East, "client", "Running");
     wait_passing(&bed, "a known sender that no rule matches");

@@ -60,7 +60,7 @@ pub(crate) fn write_policy(bed: &Topology, cluster: Cluster, ingress: &str) {
         bed,
         cluster,
         "policy.yaml",
-        &manifest("policy", app, "ingress", ingress),
+        &manifest("policy", "{}", app, "ingress", ingress),
     );
 }
 
@@ -70,14 +70,15 @@ pub(crate) fn write_egress_policy(bed: &Topology, cluster: Cluster, app: &str, e
         bed,
         cluster,
         "egress.yaml",
-        &manifest("egress", app, "egress", egress),
+        &manifest("egress", "{}", app, "egress", egress),
     );
 }
 
-/// The manifest of a policy for Pods with a label, with rules for a direction.
-fn manifest(name: &str, app: &str, direction: &str, rules: &str) -> String {
+/// The manifest of a policy for Pods with a label, with rules for a direction. `annotations` is a YAML mapping.
+pub(crate) fn manifest(name: &str, annotations: &str, app: &str, direction: &str, rules: &str) -> String {
     format!(
-        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{name: {name}}}\nspec:\n  priority: 1\n  \
+        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\n\
+         metadata: {{name: {name}, annotations: {annotations}}}\nspec:\n  priority: 1\n  \
          tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}]\n  {direction}:\n{rules}"
     )
 }

@@ -130,7 +130,7 @@ fn check_service(
 }
 
 /// Checks that audited policies change no decision, and that one is named if it would decide were it enforced. Counts
-/// packets that pass, but would not, as `a`, and of them those of unknown senders without a rule as `u`.
+/// packets that pass, but would not: those of unknown senders without a rule as `u`, others as `a`.
 fn check_audited(
     set: &PolicySet,
     packet: &Packet,

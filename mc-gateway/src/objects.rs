@@ -18,6 +18,8 @@ pub struct NodeInfo {
     pub name: String,
     /// Addresses of type `InternalIP` in `status.addresses`, in their order.
     pub internal_ips: Vec<String>,
+    /// Those of type `ExternalIP`.
+    pub external_ips: Vec<String>,
     /// `spec.podCIDRs`, else `spec.podCIDR`.
     pub pod_cidrs: Vec<String>,
     /// Addresses in the Pod network assigned to the Node by its CNI, with their annotations.

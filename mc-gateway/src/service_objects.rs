@@ -37,6 +37,8 @@ pub struct ServicePort {
     pub port: i32,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
+    /// The port at the addresses of Nodes, if it has one.
+    pub node_port: Option<i32>,
 }
 
 /// A `discovery.k8s.io/v1` EndpointSlice of a Service.

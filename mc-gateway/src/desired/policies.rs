@@ -52,6 +52,8 @@ struct Inputs {
     clusters: BTreeSet<String>,
     /// Pod CIDRs of other clusters.
     remote_pods: Vec<IpNet>,
+    /// Addresses of Nodes; none without a node port among the Services.
+    node_ips: BTreeSet<IpAddr>,
     proxied: ProxiedEndpoints,
 }
 
@@ -84,6 +86,7 @@ impl PolicyCache {
         let clusters: BTreeSet<_> = remotes.clone().map(|remote| remote.cluster_id.clone()).collect();
         let remote_pods = remotes.flat_map(|remote| &remote.pod_cidrs);
         let remote_pods: Vec<_> = remote_pods.filter_map(|net| parse_prefix(net).ok()).collect();
+        let node_ips = node_ips(objects);
         let is_current = self.inputs.as_ref().is_some_and(|inputs| {
             inputs.mode == mode
                 && inputs.objects == objects.policies
@@ -93,6 +96,7 @@ impl PolicyCache {
                 && inputs.cluster_pods == cluster_pods
                 && inputs.clusters == clusters
                 && inputs.remote_pods == remote_pods
+                && inputs.node_ips == node_ips
                 && inputs.proxied == proxied
         });
         if !is_current {
@@ -105,6 +109,7 @@ impl PolicyCache {
                 cluster_pods,
                 clusters,
                 remote_pods,
+                node_ips,
                 proxied,
             };
             let (mut policies, rejected) = compute(&inputs, me);
@@ -115,6 +120,21 @@ impl PolicyCache {
         rejected.extend(self.rejected.iter().cloned());
         self.policies.clone()
     }
+}
+
+/// The addresses of Nodes at which packets may reach node ports; none if no Service has one.
+fn node_ips(objects: &Objects) -> BTreeSet<IpAddr> {
+    let mut ports = objects
+        .policies
+        .services
+        .iter()
+        .flat_map(|service| &service.ports);
+    if !ports.any(|port| port.node_port.is_some()) {
+        return BTreeSet::new();
+    }
+    let nodes = objects.nodes.iter();
+    let addrs = nodes.flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
+    addrs.filter_map(|text| parse_address(text).ok()).collect()
 }
 
 /// Shares the rules with the known tables, which the maps still have.
@@ -138,7 +158,7 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
         (&*inputs.cluster_pods, &*inputs.identities)
     };
     let mut set = policy_set(objects, &inputs.namespaces, &inputs.pods, mode);
-    add_peers(&mut set, objects, peers, identities);
+    add_peers(&mut set, objects, peers, identities, &inputs.node_ips);
     let mut compiled = Compiled::new(&set, inputs, me);
     if let Some(too_large) = excess(&compiled.entries)
         && set.policies.iter().any(Policy::is_audited)

@@ -1,7 +1,7 @@
 //! The input of the compiler of policies from objects of the API. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mc_api::label_identity::{Labels, parse_normalized};
@@ -49,6 +49,7 @@ pub(super) fn policy_set(
         local_pods: local.iter().map(|pod| local_pod(pod, &mut shared)).collect(),
         cluster_pods: Vec::new(),
         services: Vec::new(),
+        node_ips: Vec::new(),
         identities: Vec::new(),
         mode,
     }
@@ -60,10 +61,12 @@ pub(super) fn add_peers(
     objects: &PolicyObjects,
     pods: &[Arc<PodInfo>],
     identities: &[Arc<IdentityInfo>],
+    node_ips: &BTreeSet<IpAddr>,
 ) {
     let mut shared = SharedLabels::default();
     set.cluster_pods = pods.iter().map(|pod| local_pod(pod, &mut shared)).collect();
     set.services = service_peers(objects);
+    set.node_ips = node_ips.iter().copied().collect();
     let identities = identities.iter();
     set.identities = identities
         .filter_map(|info| identity(info, &mut shared))
@@ -153,6 +156,7 @@ fn service_port(port: &ServicePort, slices: &[&SliceEndpoints]) -> Option<Servic
     Some(ServicePeerPort {
         protocol: protocol.number(),
         number: u16::try_from(port.port).ok()?,
+        node_port: port.node_port.and_then(|number| u16::try_from(number).ok()),
         endpoints,
     })
 }

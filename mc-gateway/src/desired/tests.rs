@@ -26,6 +26,7 @@ fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
         host_addresses: Vec::new(),
         name: name.into(),
         internal_ips: vec![ip.into()],
+        external_ips: Vec::new(),
         pod_cidrs: vec![pod_cidr.into()],
     }
 }

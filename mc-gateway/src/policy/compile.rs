@@ -81,7 +81,7 @@ pub fn compile(set: &PolicySet) -> (Tables, Vec<FieldError>) {
     issues.extend(ambiguous.into_iter().map(ambiguous_identity));
 
     let mut compiler = Compiler {
-        destinations: Destinations::new(&cluster, &set.services),
+        destinations: Destinations::new(&cluster, &set.services, &set.node_ips, &rules),
         ..Compiler::default()
     };
     let pods = compiler.assign_sets(Direction::Ingress, &rules, &local);

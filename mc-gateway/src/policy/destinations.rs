@@ -7,7 +7,8 @@ use mc_api::label_identity::Labels;
 use mc_api::network_policy::{IpBlock, ObjectName, Service};
 
 use super::identity_classes::LabelPeer;
-use super::model::{ContainerPort, ServicePeer};
+use super::model::{ContainerPort, Direction, ServicePeer};
+use super::node_addresses::NodeAddresses;
 use super::order::{EnforcedRule, RulePeer};
 use super::selection::LabelledPod;
 
@@ -36,9 +37,10 @@ struct Backend<'a> {
     endpoint: Option<Destination>,
 }
 
-/// An address of Services with one of their ports.
+/// An address of Services with one of their ports, or addresses of Nodes that no rule distinguishes with a node port.
 #[derive(Debug)]
 struct ServiceAddress<'a> {
+    /// The first address.
     destination: Destination,
     backends: Vec<Backend<'a>>,
 }
@@ -49,6 +51,7 @@ pub(super) struct Destinations<'a> {
     workloads: Vec<Workload<'a>>,
     named_ports: BTreeSet<(u8, &'a str)>,
     services: Vec<ServiceAddress<'a>>,
+    nodes: NodeAddresses,
 }
 
 /// The packets to Services that a rule matches.
@@ -103,7 +106,13 @@ struct Peers<'a> {
 // === impl Destinations ===
 
 impl<'a> Destinations<'a> {
-    pub(super) fn new(pods: &BTreeMap<IpAddr, LabelledPod<'a>>, services: &'a [ServicePeer]) -> Self {
+    /// Services have addresses of their own, and those of Nodes.
+    pub(super) fn new(
+        pods: &BTreeMap<IpAddr, LabelledPod<'a>>,
+        services: &'a [ServicePeer],
+        node_ips: &[IpAddr],
+        rules: &[EnforcedRule<'a>],
+    ) -> Self {
         type Key<'a> = (&'a str, &'a Labels, &'a str, &'a [ContainerPort]);
         let mut numbers: BTreeMap<Key<'a>, usize> = BTreeMap::new();
         let mut by_addr = BTreeMap::new();
@@ -122,9 +131,13 @@ impl<'a> Destinations<'a> {
             by_addr.insert(*addr, number);
         }
         let ports = workloads.iter().flat_map(|workload| &workload.pod.pod.ports);
+        let of_services: BTreeSet<_> = services.iter().flat_map(|service| &service.ips).collect();
+        let is_single = |addr: &IpAddr| of_services.contains(addr) || by_addr.contains_key(addr);
+        let nodes = NodeAddresses::new(node_ips, is_single, egress_blocks(rules));
         Self {
             named_ports: ports.map(|port| (port.protocol, &*port.name)).collect(),
-            services: service_addresses(services, &by_addr),
+            services: service_addresses(services, nodes.firsts(), &by_addr),
+            nodes,
             workloads,
         }
     }
@@ -237,8 +250,12 @@ impl<'a> Destinations<'a> {
                 addrs.or_default().insert(destination.addr.ip());
             }
         }
-        let by_rule = by_rule.into_iter();
-        by_rule.map(|(rule, by_port)| (rule, by_addrs(by_port))).collect()
+        let by_rule = by_rule.into_iter().map(|(rule, by_port)| {
+            let by_addrs = by_addrs(by_port).into_iter();
+            let with_groups = by_addrs.map(|(firsts, ports)| (self.nodes.members(&firsts), ports));
+            (rule, with_groups.collect())
+        });
+        by_rule.collect()
     }
 
     /// Whether one of the entries contains the port of a destination.
@@ -319,6 +336,7 @@ impl ServiceAddress<'_> {
 /// The addresses of Services with their backends; Services with the same address and port share an entry.
 fn service_addresses<'a>(
     services: &'a [ServicePeer],
+    node_ips: &[IpAddr],
     by_addr: &BTreeMap<IpAddr, usize>,
 ) -> Vec<ServiceAddress<'a>> {
     let destination = |addr: SocketAddr, protocol| Destination {
@@ -329,8 +347,8 @@ fn service_addresses<'a>(
     let mut addresses: BTreeMap<(SocketAddr, u8), Vec<Backend<'a>>> = BTreeMap::new();
     for service in services {
         for port in &service.ports {
-            for addr in &service.ips {
-                let key = (SocketAddr::new(*addr, port.number), port.protocol);
+            for addr in service.addresses(port, node_ips) {
+                let key = (addr, port.protocol);
                 let of_family = port.endpoints.iter().filter(|to| to.is_ipv4() == addr.is_ipv4());
                 let mut endpoints: Vec<_> = of_family
                     .map(|to| Some(destination(*to, port.protocol)))
@@ -353,6 +371,17 @@ fn service_addresses<'a>(
             backends,
         })
         .collect()
+}
+
+/// The blocks of addresses in rules for egress.
+fn egress_blocks<'r, 'a>(rules: &'r [EnforcedRule<'a>]) -> impl Iterator<Item = &'a IpBlock> + 'r {
+    let egress = rules
+        .iter()
+        .filter(|rule| rule.name.direction == Direction::Egress);
+    egress.flat_map(|rule| &rule.peers).filter_map(|peer| match peer {
+        RulePeer::Block(block) => Some(*block),
+        _ => None,
+    })
 }
 
 /// The ports of each set of addresses.

@@ -1,7 +1,7 @@
 //! The decision on a packet in plain code: the specification of [`super::compile()`]. It reads every rule for every
 //! packet and serves tests and explanations.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use mc_api::label_identity::{Labels, NAMESPACE_NAME};
 use mc_api::network_policy::{NamespaceMatch, ObjectName, PodMatch, Service};
@@ -122,9 +122,11 @@ fn backends<'a>(set: &'a PolicySet, packet: &Packet) -> Vec<Backend<'a>> {
     if packet.direction == Direction::Ingress {
         return backends;
     }
-    for service in set.services.iter().filter(|to| to.ips.contains(&packet.peer)) {
-        let is_port =
-            |port: &&ServicePeerPort| (port.protocol, port.number) == (packet.protocol, packet.port);
+    let to = SocketAddr::new(packet.peer, packet.port);
+    for service in &set.services {
+        let is_port = |port: &&ServicePeerPort| {
+            port.protocol == packet.protocol && service.addresses(port, &set.node_ips).any(|of| of == to)
+        };
         for port in service.ports.iter().filter(is_port) {
             let of_family = port
                 .endpoints

@@ -14,6 +14,7 @@ pub mod evaluate;
 mod identity_classes;
 pub mod look_up;
 pub mod model;
+mod node_addresses;
 mod numbers;
 mod order;
 mod port_prefixes;

@@ -34,6 +34,8 @@ pub struct PolicySet {
     pub cluster_pods: Vec<LocalPod>,
     /// The Services that egress rules have as peers, by name or by their endpoints.
     pub services: Vec<ServicePeer>,
+    /// The addresses of this cluster's Nodes, where the service proxy serves node ports.
+    pub node_ips: Vec<IpAddr>,
     /// The label identities of the `ClusterSet`. An ID with two different labels is unknown.
     pub identities: Vec<Identity>,
     /// The rules to enforce.
@@ -86,6 +88,8 @@ pub struct ServicePeerPort {
     pub protocol: u8,
     /// The port that clients use.
     pub number: u16,
+    /// The port at the addresses of Nodes, if it has one.
+    pub node_port: Option<u16>,
     /// Its endpoints, regardless of their conditions.
     pub endpoints: BTreeSet<SocketAddr>,
 }
@@ -185,6 +189,24 @@ pub enum RulePart {
     /// The drop of packets of unknown identity, because the rule has peers by labels in other clusters. Only of audited
     /// rules: the drop by others is [`VerdictAction::UnknownIdentity`].
     UnknownSenders,
+}
+
+// === impl ServicePeer ===
+
+impl ServicePeer {
+    /// Where clients reach a port of the Service: at its own addresses and at those of Nodes.
+    pub(super) fn addresses<'a>(
+        &'a self,
+        port: &'a ServicePeerPort,
+        node_ips: &'a [IpAddr],
+    ) -> impl Iterator<Item = SocketAddr> + 'a {
+        let own = self.ips.iter().map(|ip| SocketAddr::new(*ip, port.number));
+        let of_nodes = port.node_port.into_iter().flat_map(|number| {
+            let ips = node_ips.iter();
+            ips.map(move |ip| SocketAddr::new(*ip, number))
+        });
+        own.chain(of_nodes)
+    }
 }
 
 // === impl RuleRef ===

@@ -45,10 +45,11 @@ const HOST_ADDRESSES: [&str; 7] = [
 #[must_use]
 pub fn node(node: &Node) -> NodeInfo {
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
-    let internal = addresses
-        .into_iter()
-        .flatten()
-        .filter(|address| address.type_ == "InternalIP");
+    let of_type = |kind: &str| -> Vec<String> {
+        let addresses = addresses.into_iter().flatten();
+        let of_type = addresses.filter(|address| address.type_ == kind);
+        of_type.map(|address| address.address.clone()).collect()
+    };
     let mut pod_cidrs = Vec::new();
     if let Some(spec) = &node.spec {
         pod_cidrs.clone_from(spec.pod_cidrs.as_ref().unwrap_or(&Vec::new()));
@@ -64,7 +65,8 @@ pub fn node(node: &Node) -> NodeInfo {
     NodeInfo {
         host_addresses: host_addresses.collect(),
         name: node.metadata.name.clone().unwrap_or_default(),
-        internal_ips: internal.map(|address| address.address.clone()).collect(),
+        internal_ips: of_type("InternalIP"),
+        external_ips: of_type("ExternalIP"),
         pod_cidrs,
     }
 }
@@ -201,6 +203,7 @@ pub fn service(service: &Service) -> ServiceInfo {
             name: port.name.clone().unwrap_or_default(),
             port: port.port,
             protocol: protocol(port.protocol.as_ref()),
+            node_port: port.node_port.filter(|number| *number != 0),
         })
         .collect();
     info
@@ -282,13 +285,14 @@ mod tests {
     #[test]
     fn pod_cidrs_take_precedence_over_pod_cidr() {
         let parse = |yaml: &str| node(&serde_yaml_ng::from_str::<Node>(yaml).unwrap());
-        let status =
-            "status: {addresses: [{type: Hostname, address: n1}, {type: InternalIP, address: 192.0.2.1}]}";
+        let status = "status: {addresses: [{type: Hostname, address: n1}, {type: InternalIP, address: 192.0.2.1}, \
+             {type: ExternalIP, address: 198.51.100.1}]}";
         let one = parse(&format!(
             "{{metadata: {{name: n1}}, spec: {{podCIDR: 10.0.1.0/24}}, {status}}}"
         ));
         assert_eq!(one.pod_cidrs, ["10.0.1.0/24"]);
         assert_eq!(one.internal_ips, ["192.0.2.1"]);
+        assert_eq!(one.external_ips, ["198.51.100.1"]);
         let both = parse(
             "{metadata: {name: n1}, spec: {podCIDR: 10.0.1.0/24, podCIDRs: [10.0.1.0/24, 'fd00::/64']}}",
         );

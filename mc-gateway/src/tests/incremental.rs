@@ -142,6 +142,7 @@ fn node(number: u8) -> NodeInfo {
     NodeInfo {
         name: format!("n{number}"),
         internal_ips: vec![format!("192.0.2.{}", 1 + number)],
+        external_ips: Vec::new(),
         pod_cidrs: vec![format!("10.1.{number}.0/24")],
         host_addresses: Vec::new(),
     }
@@ -184,6 +185,7 @@ fn service() -> ExportedService {
                 name: String::new(),
                 port: 80,
                 protocol: "TCP".to_owned(),
+                node_port: None,
             }],
             ..ServiceInfo::default()
         },

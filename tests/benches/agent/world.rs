@@ -120,6 +120,7 @@ fn service(size: Size, number: u32) -> ExportedService {
                 name: String::new(),
                 port: 80,
                 protocol: "TCP".to_owned(),
+                node_port: None,
             }],
             ..ServiceInfo::default()
         },
@@ -142,6 +143,7 @@ pub(crate) fn objects(size: Size) -> Objects {
     let nodes = (0..size.nodes).map(|number| NodeInfo {
         name: format!("n{number}"),
         internal_ips: vec![node_addr(number).to_string()],
+        external_ips: Vec::new(),
         pod_cidrs: vec![format!("{}/24", Ipv4Addr::from_bits((10 << 24) + number * 256))],
         host_addresses: Vec::new(),
     });
@@ -221,6 +223,7 @@ impl Change {
                 objects.nodes.push(NodeInfo {
                     name: format!("n{number}"),
                     internal_ips: vec![node_addr(number).to_string()],
+                    external_ips: Vec::new(),
                     pod_cidrs: vec![format!("{}/24", Ipv4Addr::from_bits((10 << 24) + number * 256))],
                     host_addresses: Vec::new(),
                 });

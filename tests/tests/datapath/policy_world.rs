@@ -33,6 +33,8 @@ pub(crate) const PODS: std::ops::RangeInclusive<u8> = 5..=8;
 /// Pods of another node.
 const NEIGHBORS: std::ops::RangeInclusive<u8> = 1..=6;
 const SERVICES: [&str; 2] = ["web", "dns"];
+/// The port of some Services at the addresses of a Node, and the last byte of these.
+const NODE_PORT: u8 = 4;
 pub(crate) const IDENTITIES: u32 = 8;
 
 /// Objects, and the same as input of the evaluator.
@@ -182,10 +184,15 @@ fn policy_spec(rng: &mut Rng) -> Value {
 }
 
 pub(crate) fn world(rng: &mut Rng) -> World {
-    let mut set = PolicySet::default();
+    let node_ips = [false, true].map(|v6| service_address(v6, NODE_PORT));
+    let mut set = PolicySet {
+        node_ips: node_ips.into(),
+        ..PolicySet::default()
+    };
     let mut objects = Objects {
         nodes: vec![NodeInfo {
             name: NODE.into(),
+            external_ips: node_ips.iter().map(ToString::to_string).collect(),
             ..NodeInfo::default()
         }],
         policy_mode: Some(Mode::All),
@@ -250,6 +257,7 @@ pub(crate) fn world(rng: &mut Rng) -> World {
             let ips = [false, true].map(|v6| service_address(v6, last));
             let number = u16::from(last);
             let target = *rng.pick(&[number, 30]);
+            let node_port = rng.one_in(3).then_some(NODE_PORT);
             // Pods of both Nodes, and an address without a Pod.
             let pods: BTreeSet<u8> = (0..rng.below(4))
                 .map(|_| 1 + u8::try_from(rng.below(8)).expect("a byte"))
@@ -273,6 +281,7 @@ pub(crate) fn world(rng: &mut Rng) -> World {
                         port: number.into(),
                         protocol: protocol.into(),
                         name: protocol.into(),
+                        node_port: node_port.map(Into::into),
                     })
                     .into(),
                 ..ServiceInfo::default()
@@ -296,6 +305,7 @@ pub(crate) fn world(rng: &mut Rng) -> World {
                     .map(|protocol| ServicePeerPort {
                         protocol,
                         number,
+                        node_port: node_port.map(Into::into),
                         endpoints: addrs.iter().map(|addr| (*addr, target).into()).collect(),
                     })
                     .into(),

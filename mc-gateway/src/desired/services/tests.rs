@@ -26,11 +26,13 @@ fn web(endpoints: Vec<EndpointInfo>) -> ExportedService {
                 name: "http".into(),
                 port: 80,
                 protocol: "TCP".into(),
+                node_port: None,
             },
             ServicePort {
                 name: "dns".into(),
                 port: 53,
                 protocol: "UDP".into(),
+                node_port: None,
             },
         ],
         ..ServiceInfo::default()
@@ -372,6 +374,7 @@ fn a_port_beyond_the_capacity_of_services_is_reported_as_dropped() {
         name: port.to_string(),
         port: port.into(),
         protocol: "TCP".into(),
+        node_port: None,
     };
     huge.service.ports = (1..=capacity + 1).map(port).collect();
     let (services, rejected) = read_at("gw", &[huge]);

@@ -293,6 +293,7 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
             name: "sql".into(),
             port: 5432,
             protocol: "TCP".into(),
+            node_port: None,
         }],
         ..ServiceInfo::default()
     };
@@ -435,6 +436,7 @@ fn a_service_of_the_service_proxy_is_closed_while_a_policy_protects_its_pod() {
         name: "sql".into(),
         port: number,
         protocol: protocol.into(),
+        node_port: None,
     };
     let exported = |name: &str, protocol: &str, ip: &str, pod: &str| ExportedService {
         service: ServiceInfo {

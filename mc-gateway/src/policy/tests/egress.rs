@@ -27,6 +27,7 @@ fn service(name: &str, ip: &str, port: (u8, u16), endpoints: &[(&str, u16)]) -> 
         ports: vec![ServicePeerPort {
             protocol: port.0,
             number: port.1,
+            node_port: None,
             endpoints: endpoints
                 .iter()
                 .map(|(ip, port)| (ip.parse::<IpAddr>().unwrap(), *port).into())
@@ -132,6 +133,45 @@ fn a_service_with_a_dropped_endpoint_is_dropped() {
         &json!([{ "action": "Pass", "to": [app("db")] }, { "action": "Drop" }]),
     );
     assert_eq!(letters(&set, &ALL), "DDPDDDDDDD");
+}
+
+/// A rule that allows the block with the Nodes' addresses opened the Pods behind all node ports.
+#[test]
+fn node_ports_are_those_of_their_services() {
+    const NODE: &str = "192.168.0.1";
+    let with_node_ports = |rules: &Value| {
+        let mut set = cluster(None, rules);
+        set.node_ips = vec![NODE.parse().unwrap()];
+        for (service, number) in set.services.iter_mut().zip(30_000..) {
+            service.ports[0].node_port = Some(number);
+        }
+        set
+    };
+    // Of `web`, `web` and `db`, DNS, the external endpoint, and without endpoints; no node port, and another protocol.
+    let to = [
+        (NODE, TCP, 30_000),
+        (NODE, TCP, 30_001),
+        (NODE, UDP, 30_002),
+        (NODE, TCP, 30_003),
+        (NODE, TCP, 30_004),
+        (NODE, TCP, 30_005),
+        (NODE, UDP, 30_000),
+    ];
+    let of_rules = |rules: &Value| letters(&with_node_ports(rules), &to);
+    let drop_web = json!([{ "action": "Drop", "to": [app("web")] }]);
+    assert_eq!(of_rules(&drop_web), "DD.....");
+    let only_web = json!([{ "action": "Allow", "to": [app("web")] }, { "action": "Drop" }]);
+    assert_eq!(of_rules(&only_web), "ADDDDDD");
+    let only_nodes = json!([
+        { "action": "Allow", "to": [{ "ipBlock": { "cidr": "192.168.0.0/24" } }] },
+        { "action": "Drop" },
+    ]);
+    assert_eq!(of_rules(&only_nodes), "DDDDDAA");
+    let by_name = json!([
+        { "action": "Allow", "toServices": [{ "name": "mixed", "namespace": "shop" }] },
+        { "action": "Drop" },
+    ]);
+    assert_eq!(of_rules(&by_name), "DADDDDD");
 }
 
 /// The usual policy of a Namespace: its own Pods, DNS, and nothing else.

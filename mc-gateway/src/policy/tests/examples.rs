@@ -44,6 +44,7 @@ fn cluster(policies: Vec<Policy>, mode: Mode) -> PolicySet {
                 .map(|(protocol, number)| ServicePeerPort {
                     protocol,
                     number,
+                    node_port: None,
                     endpoints: BTreeSet::new(),
                 })
                 .into(),

@@ -192,13 +192,19 @@ fn own_peer() -> impl Strategy<Value = Value> {
 fn services() -> impl Strategy<Value = Vec<ServicePeer>> {
     let endpoint = (any::<bool>(), 0_u8..16, 1_u16..40)
         .prop_map(|(v6, last, port)| SocketAddr::new(address(v6, last), port));
-    let port = (select(&[TCP, UDP, SCTP]), 1_u16..40, btree_set(endpoint, 0..=3)).prop_map(
-        |(protocol, number, endpoints)| ServicePeerPort {
+    let node_port = option::weighted(0.3, 30_u16..70);
+    let port = (
+        select(&[TCP, UDP, SCTP]),
+        1_u16..40,
+        node_port,
+        btree_set(endpoint, 0..=3),
+    )
+        .prop_map(|(protocol, number, node_port, endpoints)| ServicePeerPort {
             protocol,
             number,
+            node_port,
             endpoints,
-        },
-    );
+        });
     let ports = vec(port, 0..=3);
     let service = (vec((any::<bool>(), 0_u8..16), 0..=2), ports);
     vec(service, 4).prop_map(|list| {
@@ -376,7 +382,7 @@ prop_compose! {
         namespaces in btree_map(select(&["n0", "n1", "n2"]).prop_map(str::to_owned), some_labels(), 0..=3),
         local_pods in local_pods(),
         (cluster_pods, services) in (cluster_pods(), services()),
-        identities in some_identities(),
+        (identities, nodes) in (some_identities(), vec((any::<bool>(), 0_u8..16), 0..=2)),
         mode in select(&[Mode::All, Mode::All, Mode::ClusterSetOnly]),
     ) -> PolicySet {
         let policies = policies.into_iter().enumerate().map(|(index, (mut policy, enforcement))| {
@@ -385,7 +391,10 @@ prop_compose! {
         });
         let policies = policies.collect();
         let tiers = [("mine".to_owned(), 120)].into();
-        PolicySet { policies, tiers, groups, namespaces, local_pods, cluster_pods, services, identities, mode }
+        let node_ips = nodes.into_iter().map(|(v6, last)| address(v6, last)).collect();
+        PolicySet {
+            policies, tiers, groups, namespaces, local_pods, cluster_pods, services, node_ips, identities, mode
+        }
     }
 }
 

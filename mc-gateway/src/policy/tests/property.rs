@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use mc_api::network_policy::{EnforcementAction, Peer};
 use proptest::collection::vec;
@@ -47,6 +48,7 @@ fn reversed(set: &PolicySet) -> PolicySet {
     set.local_pods.reverse();
     set.cluster_pods.reverse();
     set.services.reverse();
+    set.node_ips.reverse();
     set.identities.reverse();
     set
 }
@@ -61,19 +63,21 @@ fn to_service(set: &PolicySet, packet: Packet, index: Option<Index>) -> Packet {
     let services = set.services.iter();
     let destinations: Vec<_> = services
         .flat_map(|to| {
-            to.ips
-                .iter()
-                .flat_map(|ip| to.ports.iter().map(|port| (*ip, port)))
+            let ports = to.ports.iter();
+            ports.flat_map(|port| {
+                to.addresses(port, &set.node_ips)
+                    .map(|addr| (addr, port.protocol))
+            })
         })
-        .filter(|(ip, _)| ip.is_ipv4() == packet.pod.is_ipv4())
+        .filter(|(addr, _)| addr.is_ipv4() == packet.pod.is_ipv4())
         .collect();
     match index {
         Some(index) if packet.direction == Direction::Egress && !destinations.is_empty() => {
-            let (peer, port) = index.get(&destinations);
+            let (addr, protocol) = index.get(&destinations);
             Packet {
-                peer: *peer,
-                protocol: port.protocol,
-                port: port.number,
+                peer: addr.ip(),
+                protocol: *protocol,
+                port: addr.port(),
                 ..packet
             }
         }
@@ -83,10 +87,13 @@ fn to_service(set: &PolicySet, packet: Packet, index: Option<Index>) -> Packet {
 
 /// Packets to the endpoints of the Services at the destination of a packet.
 fn to_endpoints(set: &PolicySet, packet: &Packet) -> Vec<Packet> {
-    let services = set.services.iter().filter(|to| to.ips.contains(&packet.peer));
-    let ports = services.flat_map(|to| &to.ports);
-    let ports = ports.filter(|port| (port.protocol, port.number) == (packet.protocol, packet.port));
-    let endpoints = ports.flat_map(|port| &port.endpoints);
+    let to = SocketAddr::new(packet.peer, packet.port);
+    let services = set.services.iter();
+    let ports = services.flat_map(|of| of.ports.iter().map(move |port| (of, port)));
+    let ports = ports.filter(|(of, port)| {
+        port.protocol == packet.protocol && of.addresses(port, &set.node_ips).any(|addr| addr == to)
+    });
+    let endpoints = ports.flat_map(|(_, port)| &port.endpoints);
     endpoints
         .filter(|to| to.is_ipv4() == packet.peer.is_ipv4())
         .map(|to| Packet {

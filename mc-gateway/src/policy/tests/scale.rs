@@ -80,6 +80,9 @@ fn a_thousand_policies_and_identities_compile() {
     }
 }
 
+/// Nodes with node ports.
+const NODES: u16 = 1_000;
+
 /// 1,000 policies for egress, 10,000 Pods and 1,000 Services with ten endpoints each. Every tenth policy ends with a
 /// rule that drops every packet.
 #[test]
@@ -137,25 +140,47 @@ fn egress_to_a_thousand_services_compiles() {
             ports: vec![ServicePeerPort {
                 protocol: TCP,
                 number: 80,
+                node_port: Some(30_000 + u16::try_from(index).unwrap()),
                 endpoints,
             }],
         });
     }
+    set.node_ips = (0..NODES)
+        .map(|index| {
+            IpAddr::from([
+                172,
+                16,
+                u8::try_from(index / 250).unwrap(),
+                u8::try_from(index % 250).unwrap(),
+            ])
+        })
+        .collect();
     let start = Instant::now();
     let (tables, issues) = compile(&set);
     let elapsed = start.elapsed();
     println!(
-        "1,000 policies, 10,000 Pods and 1,000 Services: {elapsed:?}; {} sets, {} entries, {} prefixes",
+        "1,000 policies, 10,000 Pods, 1,000 Services with node ports, {NODES} Nodes: {elapsed:?}; {} sets, {} \
+         entries, {} prefixes",
         tables.sets.len(),
         tables.rules.len(),
         tables.address_classes.len()
     );
     assert_eq!(issues, []);
     // The Pod w5 of n0 may reach the Service a6 there, and no other one of its Namespace.
-    for (service, port, expected) in [(6, 80, 'A'), (7, 80, 'D'), (6, 81, '.'), (16, 80, '.')] {
+    let at_service = |number| IpAddr::from([10, 96, 0, number]);
+    let node = IpAddr::from([172, 16, 3, 249]);
+    for (peer, port, expected) in [
+        (at_service(6), 80, 'A'),
+        (at_service(7), 80, 'D'),
+        (at_service(6), 81, '.'),
+        (at_service(16), 80, '.'),
+        (node, 30_006, 'A'),
+        (node, 30_007, 'D'),
+        (node, 30_016, '.'),
+    ] {
         let packet = Packet {
             direction: Direction::Egress,
-            peer: IpAddr::from([10, 96, 0, service]),
+            peer,
             port,
             ..packet("10.100.0.5", 0)
         };

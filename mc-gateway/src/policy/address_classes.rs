@@ -31,6 +31,15 @@ pub(super) struct AddressClasses {
     pub(super) by_peer: BTreeMap<u32, Vec<u32>>,
 }
 
+/// Blocks by the prefixes at which they begin and end: a comparison of each prefix with each block takes seconds with
+/// tens of thousands of them.
+#[derive(Default)]
+struct Blocks {
+    beginning: BTreeMap<IpNet, Vec<u32>>,
+    /// By the exceptions of blocks.
+    ending: BTreeMap<IpNet, BTreeSet<u32>>,
+}
+
 // === impl AddressClasses ===
 
 impl AddressClasses {
@@ -39,12 +48,12 @@ impl AddressClasses {
         peers: &BTreeMap<AddressPeer<'_>, u32>,
         pods: &BTreeMap<IpAddr, LabelledPod<'_>>,
     ) -> Self {
-        let mut blocks: Vec<(&IpBlock, u32)> = Vec::new();
+        let mut blocks = Blocks::default();
         // The peers of single addresses, by address.
         let mut by_addr = peers_of_pods(peers, pods);
         for (peer, number) in peers {
             match peer {
-                AddressPeer::Block(block) => blocks.push((*block, *number)),
+                AddressPeer::Block(block) => blocks.insert(block, *number),
                 AddressPeer::Pods(_) => {}
                 AddressPeer::Addrs(addrs) => {
                     for addr in addrs {
@@ -53,30 +62,30 @@ impl AddressClasses {
                 }
             }
         }
-        let in_blocks = blocks
-            .iter()
-            .flat_map(|(block, _)| [block.cidr].into_iter().chain(block.except.iter().copied()));
-        let prefixes: BTreeSet<IpNet> = in_blocks
-            .chain(by_addr.keys().map(|addr| IpNet::from(*addr)))
-            .collect();
+        let addrs = by_addr.keys().map(|addr| IpNet::from(*addr));
+        let prefixes: BTreeSet<IpNet> = blocks.prefixes().chain(addrs).collect();
         let mut classes = Numbers::beginning_with(Vec::new(), UNKNOWN_CLASS);
         let mut by_prefix = BTreeMap::new();
-        // The prefixes around the present one; they precede it in the order of prefixes.
-        let mut around: Vec<(IpNet, u32)> = Vec::new();
+        // The prefixes around the present one, with their class and blocks; they precede it in the order of prefixes.
+        let mut around: Vec<(IpNet, u32, Vec<u32>)> = Vec::new();
         for prefix in prefixes {
-            let containing = blocks.iter().filter(|(block, _)| contains(block, &prefix));
-            let mut members: Vec<u32> = containing.map(|(_, number)| *number).collect();
+            while around.pop_if(|(outer, ..)| !outer.contains(&prefix)).is_some() {}
+            let (outer, containing) = around
+                .last()
+                .map_or((UNKNOWN_CLASS, [].as_slice()), |(_, class, blocks)| {
+                    (*class, blocks)
+                });
+            let containing = blocks.containing(&prefix, containing);
+            let mut members = containing.clone();
             if prefix.prefix_len() == prefix.max_prefix_len() {
                 members.extend(by_addr.get(&prefix.addr()).into_iter().flatten());
             }
             members.sort_unstable();
             let class = classes.number(members);
-            while around.pop_if(|(outer, _)| !outer.contains(&prefix)).is_some() {}
-            let outer = around.last().map_or(UNKNOWN_CLASS, |(_, class)| *class);
             if class != outer {
                 by_prefix.insert(prefix, class);
             }
-            around.push((prefix, class));
+            around.push((prefix, class, containing));
         }
         Self {
             by_prefix,
@@ -118,7 +127,30 @@ fn peers_of_pods(
     by_addr
 }
 
-/// Whether a block contains all addresses of a prefix, except those in longer prefixes with their own class.
-fn contains(block: &IpBlock, prefix: &IpNet) -> bool {
-    block.cidr.contains(prefix) && !block.except.iter().any(|except| except.contains(prefix))
+// === impl Blocks ===
+
+impl Blocks {
+    fn insert(&mut self, block: &IpBlock, number: u32) {
+        // An exception around the block leaves nothing of it.
+        if !block.except.iter().any(|except| except.contains(&block.cidr)) {
+            self.beginning.entry(block.cidr).or_default().push(number);
+        }
+        for except in &block.except {
+            self.ending.entry(*except).or_default().insert(number);
+        }
+    }
+
+    /// The prefixes at which the containing blocks may differ from those around.
+    fn prefixes(&self) -> impl Iterator<Item = IpNet> {
+        self.beginning.keys().chain(self.ending.keys()).copied()
+    }
+
+    /// The blocks that contain the addresses of a prefix, except those in longer prefixes with their own class.
+    /// `around` contain those of the prefix around it.
+    fn containing(&self, prefix: &IpNet, around: &[u32]) -> Vec<u32> {
+        let ending = self.ending.get(prefix);
+        let is_open = |number: &&u32| ending.is_none_or(|ending| !ending.contains(*number));
+        let beginning = self.beginning.get(prefix).map_or(&[][..], Vec::as_slice);
+        around.iter().filter(is_open).chain(beginning).copied().collect()
+    }
 }

@@ -27,25 +27,22 @@ pub struct AppliedPolicies {
 }
 
 /// The report. `selecting` has kind and name of the policies with a rule for a Pod of the Node, `errors` all rejected
-/// fields. `too_large` closes the Pods that policies select, and so is an error of each of these policies.
+/// fields.
 #[must_use]
 pub fn report(
     objects: &PolicyObjects,
     selecting: &BTreeSet<Arc<str>>,
     errors: &[FieldError],
-    too_large: Option<&FieldError>,
     mode: Mode,
 ) -> NodePolicyStatusSpec {
     let mut by_object: BTreeMap<&str, BTreeSet<FieldReport>> = BTreeMap::new();
     for error in errors {
         by_object.entry(&error.object).or_default().insert(field(error));
     }
-    let too_large = too_large.map(field);
     let policies = objects.policies.iter().filter_map(|policy| {
         let selects_pods = selecting.contains(policy.key.as_str());
-        let own = by_object.remove(policy.key.as_str()).unwrap_or_default();
-        let of_node = too_large.iter().filter(|_| selects_pods).cloned();
-        let errors: Vec<_> = of_node.chain(own).collect();
+        let errors = by_object.remove(policy.key.as_str()).unwrap_or_default();
+        let errors: Vec<_> = errors.into_iter().collect();
         (selects_pods || !errors.is_empty()).then(|| entry(policy, selects_pods, errors))
     });
     let enforcement = match mode {
@@ -179,7 +176,6 @@ mod tests {
             &objects,
             &selecting(&["ClusterNetworkPolicy web"]),
             &errors,
-            None,
             Mode::All,
         );
         assert_eq!(spec.enforcement, Enforcement::All);
@@ -203,22 +199,6 @@ mod tests {
         assert_eq!(bad.errors, [field(&errors[0])]);
     }
 
-    #[test]
-    fn tables_that_are_too_large_are_an_error_of_each_selecting_policy() {
-        let too_large = error("this Node", "70000");
-        let selecting = selecting(&["ClusterNetworkPolicy web"]);
-        let spec = report(
-            &objects(&["idle", "web"]),
-            &selecting,
-            &[],
-            Some(&too_large),
-            Mode::ClusterSetOnly,
-        );
-        assert_eq!(spec.enforcement, Enforcement::ClusterSetOnly);
-        assert_eq!(spec.policies.len(), 1);
-        assert_eq!(spec.policies[0].errors, [field(&too_large)]);
-    }
-
     fn applied(names: &[&str], rules: &[(u32, &str, &str)]) -> AppliedPolicies {
         let objects = objects(names);
         let keys: Vec<_> = objects
@@ -235,7 +215,7 @@ mod tests {
             (*id, name)
         });
         AppliedPolicies {
-            report: Arc::new(report(&objects, &selecting(&keys), &[], None, Mode::All)),
+            report: Arc::new(report(&objects, &selecting(&keys), &[], Mode::All)),
             rules: Arc::new(rules.collect()),
         }
     }
@@ -328,10 +308,10 @@ mod tests {
                     errors.push(error(key, &value.to_string()));
                 }
             }
-            let first = report(&objects, &selected, &errors, None, Mode::All);
+            let first = report(&objects, &selected, &errors, Mode::All);
             objects.policies.reverse();
             errors.reverse();
-            prop_assert_eq!(&report(&objects, &selected, &errors, None, Mode::All), &first);
+            prop_assert_eq!(&report(&objects, &selected, &errors, Mode::All), &first);
             prop_assert!(first.policies.is_sorted());
             for policy in &first.policies {
                 prop_assert!(policy.selects_pods || policy.has_error());

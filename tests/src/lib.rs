@@ -15,6 +15,7 @@ pub mod demo;
 pub mod failover;
 pub mod fixture;
 pub mod injection;
+pub mod later_layout;
 pub mod name_lock;
 pub mod netns;
 pub mod nslookup;

@@ -76,6 +76,7 @@ const POLICY: [(&str, &[&str]); 3] = [
             "pod_guard::",
             "policies::",
             "policy_churn::",
+            "policy_upgrade::",
         ],
     ),
     ("attack", &["identities_in_"]),

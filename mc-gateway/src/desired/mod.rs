@@ -17,6 +17,7 @@ mod local_gateway;
 mod node;
 pub mod node_policies;
 mod policies;
+mod policy_capacity;
 mod policy_rules;
 mod policy_set;
 mod prefix_ownership;

@@ -7,16 +7,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use mc_api::network_policy::{ENFORCEMENT_ACTION, Policy};
+use mc_api::network_policy::Policy;
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
-    ADDRESS_CLASSES, EXPORTERS, MAX_ADDRESS_CLASSES, MAX_EXPORTERS, MAX_PEER_RULES, MAX_POLICY_RULES,
-    NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod, unselected_number,
+    MAX_PEER_RULES, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, PolicyPod, unselected_number,
 };
 
 use super::LocalNode;
 use super::identity_tables::{identity_tables, without_slot};
 use super::node_policies::NodePolicies;
+use super::policy_capacity::Excess;
 use super::policy_rules::{SetsByMap, rule_entries};
 use super::policy_set::{add_peers, policy_set};
 use super::rule_names::{RuleName, rule_ids, rule_names};
@@ -25,12 +25,12 @@ use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::{
-    Mode, PodSets, PolicySet, ProxiedEndpoints, SetInfo, Tables, compile, protected_pods, shadowed,
+    ClosedPods, Mode, PodSets, PolicySet, ProxiedEndpoints, SetInfo, Tables, compile, protected_pods,
+    shadowed,
 };
 use crate::policy_objects::PolicyObjects;
 use crate::policy_report;
 use crate::policy_tables::PolicyTables;
-use crate::shared_map::SharedMap;
 
 /// Inputs of the tables, and the tables.
 #[derive(Clone, Debug, Default)]
@@ -159,28 +159,14 @@ fn compute(inputs: &Inputs, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
     };
     let mut set = policy_set(objects, &inputs.namespaces, &inputs.pods, mode);
     add_peers(&mut set, objects, peers, identities, &inputs.node_ips);
-    let mut compiled = Compiled::new(&set, inputs, me);
-    if let Some(too_large) = excess(&compiled.entries)
-        && set.policies.iter().any(Policy::is_audited)
-    {
-        // A policy that drops nothing must not have the Pods of the others closed.
-        let audited = set.policies.iter().filter(|policy| policy.is_audited());
-        rejected.extend(audited.map(|policy| not_audited(policy, &too_large)));
-        set.policies.retain(|policy| !policy.is_audited());
-        compiled = Compiled::new(&set, inputs, me);
-    }
-    let too_large = excess(&compiled.entries);
-    if too_large.is_some() {
-        close(&mut compiled.entries);
-    }
+    let compiled = compile_fitting(&mut set, inputs, me);
     let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
     rejected.extend(compiled.issues);
     rejected.extend(without_slot(identities));
     if mode == Mode::ClusterSetOnly {
         rejected.extend(shadowed(&set, &inputs.remote_pods));
     }
-    let report = policy_report::report(objects, &compiled.selecting, &rejected, too_large.as_ref(), mode);
-    rejected.extend(too_large);
+    let report = policy_report::report(objects, &compiled.selecting, &rejected, mode);
     let policies = NodePolicies {
         pods: Arc::new(pods.collect()),
         rules: Arc::new(compiled.names),
@@ -205,69 +191,69 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn new(set: &PolicySet, inputs: &Inputs, me: &LocalNode) -> Self {
+    fn new(set: &PolicySet, closed: &ClosedPods, inputs: &Inputs, me: &LocalNode) -> Self {
         let (mut tables, issues) = compile(set);
         let ids = rule_ids(&me.cluster_id_key, &tables.rule_names);
         Self {
             names: rule_names(&tables, &ids),
             selecting: std::mem::take(&mut tables.policies),
             has_rules: tables.has_rules_in_force,
-            entries: map_entries(tables, &ids, inputs, me),
+            entries: map_entries(tables, &ids, closed, inputs, me),
             issues,
         }
     }
 }
 
-/// The map of which a half cannot hold the tables.
-fn excess(tables: &PolicyTables) -> Option<FieldError> {
-    let sizes = [
-        (POLICY_RULES, tables.rules_by_prefix(), MAX_POLICY_RULES),
-        (EXPORTERS, tables.exporters.len(), MAX_EXPORTERS),
-        (ADDRESS_CLASSES, tables.address_classes.len(), MAX_ADDRESS_CLASSES),
-    ];
-    let (map, needed, capacity) = sizes
-        .into_iter()
-        .map(|(map, needed, capacity)| (map, needed, usize::try_from(capacity / 2).unwrap_or(usize::MAX)))
-        .find(|(_, needed, capacity)| needed > capacity)?;
-    Some(FieldError {
-        object: "this Node".to_owned(),
-        field: format!("map {map}"),
-        value: needed.to_string(),
-        reason: format!(
-            "entries exceed the capacity of {capacity}: packets of Pods that policies select are dropped"
-        ),
-    })
-}
+/// The policies as the maps can hold them. Those that do not fit beside older ones are issues, and the Pods that they
+/// select are closed.
+fn compile_fitting(set: &mut PolicySet, inputs: &Inputs, me: &LocalNode) -> Compiled {
+    let mut compiled = Compiled::new(set, &ClosedPods::default(), inputs, me);
+    let Some(excess) = Excess::of(&compiled.entries) else {
+        return compiled;
+    };
+    // Freed, because the next ones take megabytes, too.
+    compiled.entries = PolicyTables::default();
+    let policies = std::mem::take(&mut set.policies);
+    let at = |indices: &[usize]| {
+        indices
+            .iter()
+            .filter_map(|at| policies.get(*at))
+            .cloned()
+            .collect()
+    };
+    let left_out = excess.left_out(&policies, &compiled.selecting, |kept| {
+        set.policies = at(kept);
+        let tables = Compiled::new(set, &ClosedPods::default(), inputs, me).entries;
+        Excess::of(&tables).is_none()
+    });
+    let (left_out, kept): (Vec<_>, Vec<_>) = (0..policies.len()).partition(|at| left_out.contains(at));
+    let (left_out, kept): (Vec<Policy>, _) = (at(&left_out), at(&kept));
+    compiled
+        .issues
+        .extend(left_out.iter().map(|policy| excess.error(policy)));
 
-/// Closes all selected Pods.
-fn close(tables: &mut PolicyTables) {
-    let pods = tables.pods.values_mut().chain(tables.egress_pods.values_mut());
-    for pod in pods.filter(|pod| pod.set != NO_RULES) {
-        pod.flags |= POD_CLOSED;
-    }
-    tables.rules = SharedMap::default();
-    tables.identities.clear();
-    tables.exporters.clear();
-    tables.address_classes.clear();
-}
-
-/// The error of an audited policy while the maps cannot hold its rules.
-fn not_audited(policy: &Policy, excess: &FieldError) -> FieldError {
-    FieldError {
-        object: policy.object(),
-        field: format!("metadata.annotations[{ENFORCEMENT_ACTION}]"),
-        value: "Audit".to_owned(),
-        reason: format!(
-            "has no effect: with the audited policies, {} has {} entries, more than its capacity",
-            excess.field, excess.value
-        ),
+    set.policies = policies;
+    let closed = ClosedPods::of(set, &left_out.iter().map(Policy::object).collect());
+    let all = std::mem::replace(&mut set.policies, kept);
+    let fitting = Compiled::new(set, &closed, inputs, me);
+    set.policies = all;
+    Compiled {
+        entries: fitting.entries,
+        names: fitting.names,
+        ..compiled
     }
 }
 
 /// The tables with the keys of the maps. Without a selected Pod there is nothing to enforce. The rules are freed while
 /// they are converted: both forms take megabytes.
-fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> PolicyTables {
-    if tables.pods.is_empty() && tables.egress_pods.is_empty() {
+fn map_entries(
+    tables: Tables,
+    ids: &[u32],
+    closed: &ClosedPods,
+    inputs: &Inputs,
+    me: &LocalNode,
+) -> PolicyTables {
+    if tables.pods.is_empty() && tables.egress_pods.is_empty() && closed.is_empty() {
         return PolicyTables::default();
     }
     let by_map = SetsByMap::new(tables.rules.keys(), MAX_PEER_RULES / 2);
@@ -287,20 +273,24 @@ fn map_entries(tables: Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> 
             instance: instance(addr),
         }
     };
-    let pods = |pods: &BTreeMap<IpAddr, PodSets>| {
-        let rows = pods.iter().map(|(addr, sets)| (to_abi_addr(*addr), sets));
-        rows.map(|(addr, sets)| (addr, pod(&addr, sets))).collect()
+    let without_rules = |addr: &Addr| PolicyPod {
+        set: NO_RULES,
+        enforced: NO_RULES,
+        flags: 0,
+        instance: instance(addr),
     };
-    let (mut ingress, egress): (BTreeMap<_, _>, BTreeMap<_, _>) =
-        (pods(&tables.pods), pods(&tables.egress_pods));
+    let pods = |pods: &BTreeMap<IpAddr, PodSets>, closed: &BTreeSet<IpAddr>| {
+        let rows = pods.iter().map(|(addr, sets)| (to_abi_addr(*addr), sets));
+        let mut rows: BTreeMap<_, _> = rows.map(|(addr, sets)| (addr, pod(&addr, sets))).collect();
+        for addr in closed.iter().map(|addr| to_abi_addr(*addr)) {
+            rows.entry(addr).or_insert_with(|| without_rules(&addr)).flags |= POD_CLOSED;
+        }
+        rows
+    };
+    let mut ingress = pods(&tables.pods, &closed.ingress);
+    let egress = pods(&tables.egress_pods, &closed.egress);
     for addr in egress.keys() {
-        let without_rules = PolicyPod {
-            set: NO_RULES,
-            enforced: NO_RULES,
-            flags: 0,
-            instance: instance(addr),
-        };
-        ingress.entry(*addr).or_insert(without_rules);
+        ingress.entry(*addr).or_insert_with(|| without_rules(addr));
     }
     let local = instances.keys().copied();
     let unselected: BTreeSet<Addr> = local.filter(|addr| !ingress.contains_key(addr)).collect();

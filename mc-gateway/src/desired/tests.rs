@@ -20,6 +20,7 @@ mod identities;
 mod keys;
 mod pods;
 mod policies;
+mod policy_bad_input;
 
 fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
     NodeInfo {

@@ -8,6 +8,7 @@
 //! their sender; a Pod of the own cluster is known by its address.
 
 mod address_classes;
+pub mod closed_pods;
 pub mod compile;
 mod destinations;
 pub mod evaluate;
@@ -25,6 +26,7 @@ pub mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use closed_pods::ClosedPods;
 pub use compile::compile;
 pub use evaluate::evaluate;
 pub use look_up::look_up;

@@ -35,6 +35,7 @@ mod pod_guard;
 mod pod_policies;
 mod policies;
 mod policy_churn;
+mod policy_upgrade;
 mod restart;
 mod services;
 mod spoofing;

@@ -84,7 +84,7 @@ pub(crate) fn manifest(name: &str, annotations: &str, app: &str, direction: &str
 }
 
 /// Rules that allow a TCP port to clients of any cluster, and nothing else.
-const CLIENTS_ONLY: &str = "  \
+pub(crate) const CLIENTS_ONLY: &str = "  \
   - action: Allow
     from: [{scope: ClusterSet, podSelector: {matchLabels: {app: client}}}]
     ports: [{protocol: TCP, port: 8080}]

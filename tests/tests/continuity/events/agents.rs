@@ -1,15 +1,12 @@
 //! Agents that end, begin, stall or are replaced.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use mc_gateway_common::abi::{self, service};
+use mc_gateway_common::abi;
 use mc_tests::{
     fixture,
+    later_layout::{later_dir, make_later_layout, map_dirs, pin_version},
     topology::{Place, Secrets},
     wait::wait_for,
 };
@@ -20,9 +17,6 @@ use crate::{
     pool::to_services,
     world::{EAST, WEST, World},
 };
-
-/// Flow tables, which a migration keeps.
-const FLOW_TABLES: [&str; 3] = [service::FLOWS, service::REPLIES, service::FRAGMENTS];
 
 pub(super) const EVENTS: &[Event] = &[
     Event {
@@ -62,68 +56,8 @@ fn restarted(world: &mut World, kill: bool) -> Result<Allowed> {
     Ok(Allowed::None)
 }
 
-/// The map directory of a later layout.
-fn later_dir(world: &World, place: Place) -> PathBuf {
-    let name = format!("maps-v{}", abi::ABI_VERSION + 1);
-    world.bed.bpf_dir(place).join(name)
-}
-
-/// Renames the map directory of a stopped agent to that of a later layout, which keeps its flow tables: the next agent
-/// migrates.
-fn make_later_layout(world: &World, place: Place) -> Result<()> {
-    let root = world.bed.bpf_dir(place);
-    let (own, later) = (root.join(abi::MAPS_DIR), later_dir(world, place));
-    fs::rename(&own, &later).context("rename")?;
-    for entry in fs::read_dir(&later)? {
-        let path = entry?.path();
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        if !FLOW_TABLES.contains(&name.as_str()) {
-            fs::remove_file(&path).context("unpin")?;
-        }
-    }
-    pin_version(&later)
-}
-
-/// Pins a configuration of a later layout. The first field of the configuration is the version in every layout.
-fn pin_version(later: &Path) -> Result<()> {
-    fs::create_dir_all(later).context("a directory")?;
-    let pin = later.join(abi::CONFIG);
-    let pin = pin.to_string_lossy();
-    fixture::bpftool(&[
-        "map",
-        "create",
-        &pin,
-        "type",
-        "array",
-        "key",
-        "4",
-        "value",
-        "8",
-        "entries",
-        "1",
-        "name",
-        abi::CONFIG,
-    ]);
-    let version = (abi::ABI_VERSION + 1).to_string();
-    let zeros = ["0"; 7];
-    let mut args = vec![
-        "map", "update", "pinned", &pin, "key", "0", "0", "0", "0", "value", &version,
-    ];
-    args.extend(zeros);
-    fixture::bpftool(&args);
-    Ok(())
-}
-
 fn ensure_migrated(world: &World, place: Place) -> Result<()> {
-    let root = world.bed.bpf_dir(place);
-    let dirs: Vec<String> = fs::read_dir(&root)?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.starts_with("maps"))
-        .collect();
+    let dirs = map_dirs(&world.bed.bpf_dir(place))?;
     ensure!(dirs == [abi::MAPS_DIR], "{}: {dirs:?}", place.name());
     Ok(())
 }
@@ -137,7 +71,7 @@ fn migrated(world: &mut World) -> Result<Allowed> {
         Place::SecondGatewayWest,
     ] {
         world.bed.stop_agent(place)?;
-        make_later_layout(world, place)?;
+        make_later_layout(&world.bed.bpf_dir(place))?;
         world.bed.spawn_agent(place)?;
         opened.extend(world.pool.open(to_services(8))?);
         world.bed.wait_agent(place)?;
@@ -152,7 +86,7 @@ fn migrated(world: &mut World) -> Result<Allowed> {
 fn migration_killed(world: &mut World) -> Result<Allowed> {
     for place in [Place::NodeWest, Place::GatewayWest] {
         world.bed.stop_agent(place)?;
-        make_later_layout(world, place)?;
+        make_later_layout(&world.bed.bpf_dir(place))?;
         world.bed.spawn_agent(place)?;
         let provisional = world.bed.bpf_dir(place).join(format!("{}-new", abi::MAPS_DIR));
         let complete = world.bed.bpf_dir(place).join(abi::MAPS_DIR);
@@ -171,7 +105,7 @@ fn migration_killed(world: &mut World) -> Result<Allowed> {
 fn removal_killed(world: &mut World) -> Result<Allowed> {
     for place in [Place::NodeWest, Place::GatewayWest] {
         world.bed.kill_agent(place)?;
-        pin_version(&later_dir(world, place))?;
+        pin_version(&later_dir(&world.bed.bpf_dir(place)))?;
         world.bed.start_agent(place)?;
         ensure_migrated(world, place)?;
     }

@@ -12,6 +12,7 @@ use crate::{
     label_latency::check_label_latency,
     pod_start::check_pod_start,
     policies::{set_stretched_policy, wait_label_id},
+    policy_actions::check_actions,
     selected_identities::check_selected_identities,
     workload::{Client, Namespace},
 };
@@ -24,7 +25,7 @@ const AUTO: &str = "--policy-enforcement=auto";
 /// The CRDs of policies, for clusters without Antrea.
 const CRDS: &str = include_str!("../../../deploy/mc-gateway-policy-crds.yml");
 
-const CLUSTER_POLICY: &str = "clusternetworkpolicies.crd.antrea.io";
+pub(crate) const CLUSTER_POLICY: &str = "clusternetworkpolicies.crd.antrea.io";
 const POLICY: &str = "networkpolicies.crd.antrea.io";
 const CLUSTER_GROUP: &str = "clustergroups.crd.antrea.io";
 const GROUP: &str = "groups.crd.antrea.io";
@@ -211,7 +212,7 @@ fn check_unsupported_field() {
 }
 
 /// A Pod of west that answers requests, by its first address.
-fn server(ns: &Namespace, node: &str, name: &'static str) -> String {
+pub(crate) fn server(ns: &Namespace, node: &str, name: &'static str) -> String {
     ns.pod(WEST, node, name, &["echo-server", "--port=8080"]);
     format!("http://{}:8080/", ns.pod_ip(WEST, &format!("app={name}")))
 }
@@ -242,7 +243,7 @@ fn wait_answered(what: &str, clients: &[Client], urls: &[String], answered: bool
     start.elapsed()
 }
 
-fn label_namespace(cluster: Cluster, ns: &Namespace, label: &str) {
+pub(crate) fn label_namespace(cluster: Cluster, ns: &Namespace, label: &str) {
     cluster.kubectl(&["label", "namespace", ns.0, label, "--overwrite"]);
 }
 
@@ -435,6 +436,7 @@ fn policies_of_the_user_guide_are_enforced() {
         check_address_groups();
         check_tenants();
         check_clients();
+        check_actions();
         check_unsupported_field();
         EAST.apply(CRDS);
         EAST.set_agent_flag(AUTO, true);

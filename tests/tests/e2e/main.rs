@@ -31,6 +31,7 @@ mod mcs;
 mod observability;
 mod pod_start;
 mod policies;
+mod policy_actions;
 mod policy_reports;
 mod selected_identities;
 mod services;

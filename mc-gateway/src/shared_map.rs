@@ -136,7 +136,14 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
             return None;
         };
         let chunk = Arc::make_mut(shared);
-        let at = match chunk.binary_search_by(|(other, _)| other.cmp(&key)) {
+        // Maps are built in the order of their keys.
+        let is_last = chunk.last().is_some_and(|(last, _)| *last < key);
+        let found = if is_last {
+            Err(chunk.len())
+        } else {
+            chunk.binary_search_by(|(other, _)| other.cmp(&key))
+        };
+        let at = match found {
             Ok(at) => {
                 let (_, known) = chunk.get_mut(at)?;
                 return Some(std::mem::replace(known, value));

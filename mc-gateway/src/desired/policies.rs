@@ -50,7 +50,7 @@ struct Inputs {
     /// All Pods, some as groups; none where rules about the own cluster are not enforced.
     cluster_pods: Vec<Arc<PodInfo>>,
     clusters: BTreeSet<String>,
-    /// Pod CIDRs of other clusters.
+    /// Pod CIDRs of other clusters; none where rules about the own cluster are enforced.
     remote_pods: Vec<IpNet>,
     /// Addresses of Nodes; none without a node port among the Services.
     node_ips: BTreeSet<IpAddr>,
@@ -84,8 +84,13 @@ impl PolicyCache {
         };
         let remotes = objects.remotes.iter();
         let clusters: BTreeSet<_> = remotes.clone().map(|remote| remote.cluster_id.clone()).collect();
-        let remote_pods = remotes.flat_map(|remote| &remote.pod_cidrs);
-        let remote_pods: Vec<_> = remote_pods.filter_map(|net| parse_prefix(net).ok()).collect();
+        let remote_pods = match mode {
+            Mode::All => Vec::new(),
+            Mode::ClusterSetOnly => {
+                let nets = remotes.flat_map(|remote| &remote.pod_cidrs);
+                nets.filter_map(|net| parse_prefix(net).ok()).collect()
+            }
+        };
         let node_ips = node_ips(objects);
         let is_current = self.inputs.as_ref().is_some_and(|inputs| {
             inputs.mode == mode

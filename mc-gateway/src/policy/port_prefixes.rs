@@ -41,6 +41,9 @@ pub(super) fn flatten<V>(
     entries: BTreeMap<PortPrefix, V>,
     precedence: impl Fn(&V) -> u32,
 ) -> BTreeMap<PortPrefix, V> {
+    if entries.len() <= 1 {
+        return entries;
+    }
     let smallest_around = |(port, bits): PortPrefix| {
         (0..bits)
             .filter_map(|shorter| entries.get(&(mask(port, shorter), shorter)))

@@ -3,6 +3,7 @@
 //! Each world is measured in a process of its own. `MC_ONLY` selects worlds. Not included: reading of objects, netlink,
 //! nftables and system calls on maps.
 
+mod policies;
 mod world;
 
 use std::env;
@@ -25,6 +26,8 @@ use world::{CHANGES, OWN_NODE, SIZES, Size};
 const WORLD: &str = "MC_AGENT_WORLD";
 /// Repetitions of a change; the median is printed.
 const REPETITIONS: u32 = 5;
+/// Limits with policies in milliseconds: of the first reconcile, and of one after a change.
+const POLICY_LIMITS: (f64, f64) = (2_000.0, 50.0);
 
 fn main() -> Result<()> {
     if let Ok(name) = env::var(WORLD) {
@@ -152,6 +155,12 @@ fn measure(size: Size) -> Result<()> {
     let first = agent.reconcile(&objects)?;
     println!("\nworld {}: {size:?}", size.name);
     print_times("first", first);
+    let (first_limit, change_limit) = if size.policies > 0 {
+        POLICY_LIMITS
+    } else {
+        (f64::INFINITY, f64::INFINITY)
+    };
+    ensure!(first.sum() <= first_limit, "more than {first_limit} ms");
     for change in CHANGES {
         let mut all = Vec::new();
         for n in 0..REPETITIONS {
@@ -163,6 +172,7 @@ fn measure(size: Size) -> Result<()> {
         all.sort_by(|a, b| a.sum().total_cmp(&b.sum()));
         if let Some(median) = all.get(all.len() / 2) {
             print_times(&format!("{change:?}").to_lowercase(), *median);
+            ensure!(median.sum() <= change_limit, "more than {change_limit} ms");
         }
     }
     println!(

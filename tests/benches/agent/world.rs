@@ -10,6 +10,8 @@ use mc_gateway::service_objects::{
     EndpointInfo, ExportedService, ServiceInfo, ServicePort, SliceInfo, SlicePort,
 };
 
+use crate::policies;
+
 /// Name of the Node whose agent is measured.
 pub(crate) const OWN_NODE: &str = "n0";
 
@@ -28,6 +30,8 @@ pub(crate) struct Size {
     pub(crate) nodes: u32,
     /// Exported Services with 20 endpoints each.
     pub(crate) services: u32,
+    /// Network policies of the local cluster, and label identities.
+    pub(crate) policies: u32,
 }
 
 const fn size(name: &'static str, clusters: u32, prefixes: u32, nodes: u32, services: u32) -> Size {
@@ -37,11 +41,12 @@ const fn size(name: &'static str, clusters: u32, prefixes: u32, nodes: u32, serv
         prefixes,
         nodes,
         services,
+        policies: 0,
     }
 }
 
 /// All worlds.
-pub(crate) const SIZES: [Size; 7] = [
+pub(crate) const SIZES: [Size; 8] = [
     size("10", 2, 5, 3, 0),
     size("1k", 10, 100, 20, 20),
     size("10k", 50, 200, 100, 100),
@@ -49,6 +54,10 @@ pub(crate) const SIZES: [Size; 7] = [
     size("100k-few-clusters", 5, 20_000, 100, 0),
     size("100k-services", 250, 400, 100, 1_000),
     size("10k-nodes", 20, 10, 10_000, 0),
+    Size {
+        policies: 1_000,
+        ..size("1k-policies", 2, 5, 3, 0)
+    },
 ];
 
 /// A public key that belongs to `number`.
@@ -76,7 +85,7 @@ fn node_addr(number: u32) -> Ipv4Addr {
 }
 
 /// Address of an endpoint on a Node.
-fn pod_addr(node: u32, number: u32) -> Ipv4Addr {
+pub(crate) fn pod_addr(node: u32, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits((10 << 24) + node * 256 + 2 + number)
 }
 
@@ -147,7 +156,7 @@ pub(crate) fn objects(size: Size) -> Objects {
         pod_cidrs: vec![format!("{}/24", Ipv4Addr::from_bits((10 << 24) + number * 256))],
         host_addresses: Vec::new(),
     });
-    Objects {
+    let mut objects = Objects {
         nodes: nodes.collect(),
         gateways: vec![GatewayInfo {
             name: OWN_NODE.to_owned(),
@@ -169,7 +178,9 @@ pub(crate) fn objects(size: Size) -> Objects {
             })
             .collect(),
         ..Objects::default()
-    }
+    };
+    policies::add(&mut objects, size.policies);
+    objects
 }
 
 /// A change of one object.
@@ -185,14 +196,17 @@ pub(crate) enum Change {
     Endpoint,
     /// The cluster has a new Node.
     Node,
+    /// A rule of a policy for a Pod of this Node has another port.
+    Policy,
 }
 
-pub(crate) const CHANGES: [Change; 5] = [
+pub(crate) const CHANGES: [Change; 6] = [
     Change::Nothing,
     Change::Prefix,
     Change::Gateway,
     Change::Endpoint,
     Change::Node,
+    Change::Policy,
 ];
 
 impl Change {
@@ -232,6 +246,12 @@ impl Change {
                     owned: true,
                     public_key: public_key(number),
                 });
+            }
+            Self::Policy => {
+                let Some(policy) = objects.policies.policies.get_mut(7) else {
+                    return Ok(false);
+                };
+                *policy = policies::policy(7, 9_000 + n);
             }
         }
         Ok(true)

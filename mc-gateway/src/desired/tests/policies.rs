@@ -219,6 +219,28 @@ fn a_change_of_the_status_alone_compiles_nothing() {
     };
     let (objects, changed) = (with_status(1), with_status(2));
     assert_eq!(objects, changed, "equal objects lead to no reconcile");
+    assert!(!recompiles(&objects, &changed));
+    let mut other = changed.clone();
+    other.policies.policies.clear();
+    assert!(recompiles(&objects, &other));
+}
+
+/// A change in another cluster recompiled 1,000 policies.
+#[test]
+fn a_prefix_of_another_cluster_recompiles_only_rules_that_it_concerns() {
+    for (mode, concerned) in [(Mode::All, false), (Mode::ClusterSetOnly, true)] {
+        let mut objects = with_policy(web_policy());
+        objects.policy_mode = Some(mode);
+        let mut changed = objects.clone();
+        let remote = Arc::make_mut(changed.remotes.first_mut().expect("a cluster"));
+        remote.pod_cidrs = vec!["10.77.0.0/16".to_owned()];
+        assert_ne!(objects, changed);
+        assert_eq!(recompiles(&objects, &changed), concerned, "{mode:?}");
+    }
+}
+
+/// Whether policies are compiled again for changed objects.
+fn recompiles(objects: &Objects, changed: &Objects) -> bool {
     let me = LocalNode {
         node_name: "b".into(),
         cluster_id: Some("east".into()),
@@ -229,12 +251,9 @@ fn a_change_of_the_status_alone_compiles_nothing() {
         let (desired, _) = compute(objects, &me, &Established::default(), &mut cache).unwrap();
         desired.policies.tables
     };
-    let compiled = tables(&objects);
+    let compiled = tables(objects);
     assert!(!compiled.is_empty());
-    assert!(Arc::ptr_eq(&compiled, &tables(&changed)));
-    let mut other = changed.clone();
-    other.policies.policies.clear();
-    assert!(!Arc::ptr_eq(&compiled, &tables(&other)));
+    !Arc::ptr_eq(&compiled, &tables(changed))
 }
 
 #[test]

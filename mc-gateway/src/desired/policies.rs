@@ -14,7 +14,7 @@ use mc_gateway_common::abi::policy::{
 };
 
 use super::LocalNode;
-use super::identity_tables::{identity_tables, without_slot};
+use super::identity_tables::{IdentityTables, identity_tables, without_slot};
 use super::node_policies::NodePolicies;
 use super::policy_capacity::Excess;
 use super::policy_rules::{SetsByMap, rule_entries};
@@ -300,12 +300,18 @@ fn map_entries(
     let local = instances.keys().copied();
     let unselected: BTreeSet<Addr> = local.filter(|addr| !ingress.contains_key(addr)).collect();
     let cluster_id = |cluster: &str| cluster_id(&me.cluster_id_key, cluster);
-    let identities = identity_tables(
-        &tables.identities,
-        &inputs.identities,
-        &inputs.clusters,
-        cluster_id,
-    );
+    // A closed Pod needs no identities, which may be those that the maps cannot hold.
+    let needs_identities = !tables.pods.is_empty() || !tables.egress_pods.is_empty();
+    let identities = if needs_identities {
+        identity_tables(
+            &tables.identities,
+            &inputs.identities,
+            &inputs.clusters,
+            cluster_id,
+        )
+    } else {
+        IdentityTables::default()
+    };
     let classes = tables.address_classes.iter();
     PolicyTables {
         pods: ingress,

@@ -148,6 +148,47 @@ fn of_two_policies_that_do_not_fit_together_the_older_one_is_enforced() {
     }
 }
 
+/// The identities of the other clusters alone exceed a map: no policy fits, and no entry of them remains.
+#[test]
+fn identities_that_do_not_fit_close_all_selected_pods() {
+    let mut objects = with_policy(web_policy());
+    let clusters: Vec<_> = (0..13).map(|n| format!("c{n}")).collect();
+    objects.remotes.extend((0..13).map(|n: u8| {
+        remote(
+            &format!("c{n}"),
+            None,
+            &format!("192.0.2.{}", 100 + n),
+            &format!("10.{}.0.0/16", 100 + n),
+            &[],
+        )
+    }));
+    let known = &mut objects.identities.as_mut().expect("identities").identities;
+    let of_bits = |bits: u32| {
+        let is_in = |at: &usize| bits >> at & 1 == 1;
+        (0..13)
+            .filter(is_in)
+            .map(|at| clusters[at].as_str())
+            .collect::<Vec<_>>()
+    };
+    known.extend(
+        (0..1 << 13)
+            .filter(|bits: &u32| bits.count_ones() == 6)
+            .map(|bits| {
+                let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app=b{bits}");
+                exported(&label, 1000 + bits, &of_bits(bits))
+            }),
+    );
+    let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
+    assert!(
+        rejected
+            .iter()
+            .any(|error| error.starts_with("ClusterNetworkPolicy web: map mc_exporters: ")),
+        "{rejected:?}"
+    );
+    assert!(is_closed(&policies, WEB) && row(&policies, DB).is_none());
+    assert!(policies.tables.exporters.is_empty() && policies.tables.identities.is_empty());
+}
+
 #[test]
 fn selectors_may_match_100_000_pods() {
     let mut objects = with_policy(web_policy());

@@ -190,7 +190,7 @@ mod tests {
             prop_assert_eq!(left_out(&sizes, room).0, expected);
         }
 
-        /// Many items: what is kept fits, within the attempts.
+        /// Many items: the kept ones fit, within the attempts.
         #[test]
         fn kept_items_fit(sizes in proptest::collection::vec(1_u32..20, 1..300), room in 0_u32..1000) {
             prop_assume!(sizes.iter().sum::<u32>() > room);

@@ -169,6 +169,13 @@ pub fn bpftool(args: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
+/// Whether long runs are selected (`cargo xtask test --long`): tests that take minutes run, and promised times are
+/// asserted.
+#[must_use]
+pub fn is_long_run() -> bool {
+    env::var_os("MC_LONG").is_some_and(|value| value == "1")
+}
+
 /// Names of an agent's map directories, sorted.
 pub fn map_dirs(bed: &Topology, place: Place) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(bed.bpf_dir(place))

@@ -63,10 +63,3 @@ pub fn pin_version(later: &Path) -> Result<()> {
     fixture::bpftool(&args);
     Ok(())
 }
-
-/// The map directories below the pins of an agent.
-pub fn map_dirs(root: &Path) -> Result<Vec<String>> {
-    let entries = fs::read_dir(root).with_context(|| root.display().to_string())?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    Ok(names.filter(|name| name.starts_with("maps")).collect())
-}

@@ -258,7 +258,8 @@ fn map_entries(
     inputs: &Inputs,
     me: &LocalNode,
 ) -> PolicyTables {
-    if tables.pods.is_empty() && tables.egress_pods.is_empty() && closed.is_empty() {
+    let has_rules = !tables.pods.is_empty() || !tables.egress_pods.is_empty();
+    if !has_rules && closed.is_empty() {
         return PolicyTables::default();
     }
     let by_map = SetsByMap::new(tables.rules.keys(), MAX_PEER_RULES / 2);
@@ -301,8 +302,7 @@ fn map_entries(
     let unselected: BTreeSet<Addr> = local.filter(|addr| !ingress.contains_key(addr)).collect();
     let cluster_id = |cluster: &str| cluster_id(&me.cluster_id_key, cluster);
     // A closed Pod needs no identities, which may be those that the maps cannot hold.
-    let needs_identities = !tables.pods.is_empty() || !tables.egress_pods.is_empty();
-    let identities = if needs_identities {
+    let identities = if has_rules {
         identity_tables(
             &tables.identities,
             &inputs.identities,

@@ -23,7 +23,7 @@ pub(super) struct Excess {
 }
 
 impl Excess {
-    /// The first such map.
+    /// The first map that the tables exceed.
     pub(super) fn of(tables: &PolicyTables) -> Option<Self> {
         let sizes = [
             (POLICY_RULES, tables.rules_by_prefix(), MAX_POLICY_RULES),
@@ -41,7 +41,7 @@ impl Excess {
         })
     }
 
-    /// The error of a policy that is left out for it.
+    /// The error of a policy that is left out because of the map.
     pub(super) fn error(&self, policy: &Policy) -> FieldError {
         let Self {
             map,
@@ -72,29 +72,31 @@ impl Excess {
 
     /// Indices of the policies that do not fit beside older ones; audited policies come after those in force.
     /// `selecting` has the policies with a rule for a Pod of the Node: others need no room. `fits` compiles the
-    /// policies at some indices.
+    /// policies at the given indices and returns whether the maps can hold them.
     pub(super) fn left_out(
         &self,
         policies: &[Policy],
         selecting: &BTreeSet<Arc<str>>,
-        mut fits: impl FnMut(&[usize]) -> bool,
+        fits: impl FnMut(&[usize]) -> bool,
     ) -> BTreeSet<usize> {
         let all = policies.iter().enumerate();
-        let (mut candidates, others): (Vec<_>, Vec<_>) =
+        let (candidates, others): (Vec<_>, Vec<_>) =
             all.partition(|(_, policy)| selecting.contains(policy.object().as_str()));
-        candidates
-            .sort_by_key(|(_, policy)| (policy.is_audited(), policy.created.clone(), policy.name.clone()));
-        let index = |(index, _): (usize, &Policy)| index;
-        let candidates: Vec<_> = candidates.into_iter().map(index).collect();
+        let mut candidates: Vec<_> = candidates
+            .into_iter()
+            .map(|(index, policy)| ((policy.is_audited(), &policy.created, &policy.name), index))
+            .collect();
+        candidates.sort_unstable();
+        let candidates: Vec<_> = candidates.into_iter().map(|(_, index)| index).collect();
         if self.map == EXPORTERS {
             // Policies have no part in these entries.
             return candidates.into_iter().collect();
         }
-        let kept = others.into_iter().map(index).collect();
+        let kept = others.into_iter().map(|(index, _)| index).collect();
         FirstFit {
             kept,
             attempts: MAX_ATTEMPTS,
-            fits: &mut fits,
+            fits,
         }
         .left_out(&candidates)
         .into_iter()
@@ -103,15 +105,15 @@ impl Excess {
 }
 
 /// The search for items that fit, in their order.
-struct FirstFit<'a, F> {
+struct FirstFit<F> {
     /// The items that fit together.
     kept: Vec<usize>,
     /// Calls of `fits` that remain.
     attempts: u32,
-    fits: &'a mut F,
+    fits: F,
 }
 
-impl<F: FnMut(&[usize]) -> bool> FirstFit<'_, F> {
+impl<F: FnMut(&[usize]) -> bool> FirstFit<F> {
     /// The items that do not fit beside the kept ones and those before them. `items` do not fit as a whole.
     fn left_out(&mut self, items: &[usize]) -> Vec<usize> {
         if items.len() <= 1 || self.attempts == 0 {
@@ -148,17 +150,18 @@ mod tests {
     /// The items left out where each has a size and all together have `room`; and the number of attempts.
     fn left_out(sizes: &[u32], room: u32) -> (Vec<usize>, u32) {
         let mut attempts = 0;
-        let mut fits = |kept: &[usize]| {
+        let fits = |kept: &[usize]| {
             attempts += 1;
             kept.iter().map(|index| sizes[*index]).sum::<u32>() <= room
         };
         let mut search = FirstFit {
             kept: vec![],
             attempts: MAX_ATTEMPTS,
-            fits: &mut fits,
+            fits,
         };
         let all: Vec<_> = (0..sizes.len()).collect();
-        (search.left_out(&all), attempts)
+        let left_out = search.left_out(&all);
+        (left_out, attempts)
     }
 
     #[test]

@@ -154,7 +154,6 @@ mod tests {
         use PodLookup::{Auto, NodeCidr, Pod};
         let nodes = |cidrs: &[&str]| {
             let node = NodeInfo {
-                external_ips: Vec::new(),
                 host_addresses: Vec::new(),
                 name: "a".into(),
                 pod_cidrs: cidrs.iter().map(ToString::to_string).collect(),

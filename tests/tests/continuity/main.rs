@@ -17,12 +17,12 @@ mod world;
 use std::{env, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use mc_tests::skip::skipped;
+use mc_tests::{fixture, skip::skipped};
 
 use crate::{
     events::{Allowed, Event},
     pool::{Report, list, mixture},
-    world::{World, long, previous_agent},
+    world::{World, previous_agent},
 };
 
 /// Applies an event, checks all connections and prints a line.
@@ -86,7 +86,7 @@ fn open_connections_survive_every_event() -> Result<()> {
     if previous.is_none() {
         skipped("upgrade from the previous release: MC_AGENT_PREVIOUS is not set");
     }
-    let count = if long() { 1_000 } else { 100 };
+    let count = if fixture::is_long_run() { 1_000 } else { 100 };
     let start = Instant::now();
     let mut world = World::create(previous)?;
     world.open_before_change(mixture(count))?;

@@ -390,8 +390,3 @@ impl World {
 pub(crate) fn previous_agent() -> Option<PathBuf> {
     env::var_os("MC_AGENT_PREVIOUS").map(PathBuf::from)
 }
-
-/// Whether long runs are selected.
-pub(crate) fn long() -> bool {
-    env::var_os("MC_LONG").is_some_and(|value| value == "1")
-}

@@ -19,11 +19,6 @@ pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for Pod starts and image unpacking.
 pub(crate) const LONG_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// True for `cargo xtask test --long`: tests that take minutes run, and timing promises are asserted.
-pub(crate) fn is_long() -> bool {
-    env::var_os("MC_LONG").is_some_and(|long| long == "1")
-}
-
 /// A cluster, by its kubeconfig context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster(pub(crate) &'static str);

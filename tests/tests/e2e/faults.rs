@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mc_tests::skip::skipped;
+use mc_tests::{fixture::is_long_run, skip::skipped};
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST, is_long, on_node},
+    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST, on_node},
     mcs,
     workload::{Client, Namespace, RequestStream},
 };
@@ -483,7 +483,7 @@ impl Drop for StalePolicy {
 
 #[test]
 fn a_silent_member_is_removed_under_policy_remove_and_rejoins() {
-    if !is_long() {
+    if !is_long_run() {
         skipped("the removal of a silent member takes minutes (`cargo xtask test --long`)");
         return;
     }

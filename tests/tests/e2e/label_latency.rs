@@ -6,12 +6,12 @@ use std::{
 };
 
 use http::Method;
-use mc_tests::bench::sample::percentile;
+use mc_tests::{bench::sample::percentile, fixture::is_long_run};
 use serde_json::{Value, json};
 
 use crate::{
     api::{connect, send, wait},
-    clusters::{EAST, SHORT_TIMEOUT, is_long},
+    clusters::{EAST, SHORT_TIMEOUT},
     workload::{Client, Namespace},
 };
 
@@ -41,7 +41,7 @@ impl Latencies {
             self.seconds.len()
         );
         assert!(
-            !is_long() || p99 <= self.promise.as_secs_f64(),
+            !is_long_run() || p99 <= self.promise.as_secs_f64(),
             "{}: p99 {p99:.2} s exceeds {:?}: {:?}",
             self.change,
             self.promise,
@@ -119,7 +119,7 @@ fn script(url: &str, answered: bool) -> String {
 ///
 /// A policy answers the client of east with the label `app=client` alone. Another Pod keeps this label in use.
 pub(crate) fn check_label_latency(ns: &Namespace, client: Client, url: &str) {
-    let rounds = if is_long() { 50 } else { 5 };
+    let rounds = if is_long_run() { 50 } else { 5 };
     let api = wait(connect(EAST));
     let subject = Subject {
         client,

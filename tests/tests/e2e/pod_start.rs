@@ -1,9 +1,9 @@
 //! The time that a new Pod has no network, because the agent has not seen it.
 
-use mc_tests::bench::sample::percentile;
+use mc_tests::{bench::sample::percentile, fixture::is_long_run};
 
 use crate::{
-    clusters::{SHORT_TIMEOUT, WEST, is_long},
+    clusters::{SHORT_TIMEOUT, WEST},
     workload::Namespace,
 };
 
@@ -52,7 +52,7 @@ spec:
 
 /// Prints the times of some Pods, one after the other. Each of them gets an answer.
 pub(crate) fn check_pod_start(state: &str, ns: &Namespace, url: &str) {
-    let rounds = if is_long() { 20 } else { 3 };
+    let rounds = if is_long_run() { 20 } else { 3 };
     let times: Vec<f64> = (0..rounds).map(|_| time_to_answer(ns, url)).collect();
     let at = |percent| percentile(times.iter().copied(), percent).expect("at least one time");
     println!(

@@ -5,8 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mc_tests::fixture::is_long_run;
+
 use crate::{
-    clusters::{EAST, LEADER, SHORT_TIMEOUT, WEST, is_long},
+    clusters::{EAST, LEADER, SHORT_TIMEOUT, WEST},
     workload::Namespace,
 };
 
@@ -136,7 +138,7 @@ fn scaling_to_zero_withdraws_the_service() {
     let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     println!("Service gone {took:?} after scaling to zero");
     // The promised time includes the cluster's own controllers, which share two CPUs with three clusters in the gate.
-    if is_long() {
+    if is_long_run() {
         assert!(
             took <= WITHDRAWAL_TIMEOUT,
             "withdrawn {took:?} after scaling to zero, promised: {WITHDRAWAL_TIMEOUT:?}"

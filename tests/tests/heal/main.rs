@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mc_tests::{topology::Place, wait::wait_for};
+use mc_tests::{fixture, topology::Place, wait::wait_for};
 
 use bed::{Attach, Bed};
 use changes::Change;
@@ -31,11 +31,6 @@ use changes::Change;
 const PROMISED: Duration = Duration::from_secs(2);
 /// The time that a loaded machine needs at most.
 const BOUND: Duration = Duration::from_secs(5);
-
-/// Whether long runs are selected.
-fn long() -> bool {
-    env::var_os("MC_LONG").is_some_and(|value| value == "1")
-}
 
 /// Makes each change that fits the attach modes, one after the other, then all of them together.
 fn repair_all(bed: &mut Bed) {
@@ -82,7 +77,7 @@ fn repair_all(bed: &mut Bed) {
 
 /// Waits for the repair of a change and prints the outage.
 fn measure(bed: &mut Bed, name: &str, places: &[Place], since: Instant, failed: &mut Vec<String>) {
-    let limit = if long() { PROMISED } else { BOUND };
+    let limit = if fixture::is_long_run() { PROMISED } else { BOUND };
     match bed.repaired(places, since) {
         Ok(repair) => {
             let times = [repair.restored, repair.pod_outage, repair.service_outage];
@@ -118,7 +113,7 @@ fn mixed(place: Place) -> Attach {
 /// replies to probes and a renamed `mc0` by a restart only.
 #[test]
 fn foreign_changes_are_repaired() {
-    if long() {
+    if fixture::is_long_run() {
         for attach in [Attach::Tcx, Attach::Clsact] {
             println!("{attach:?}, 1,000 prefixes");
             let mut bed = Bed::connect("long", |_| attach, 1_000);
@@ -153,7 +148,7 @@ fn readiness_names_a_change_that_cannot_be_repaired() {
         bed.repaired(&[place], Instant::now()).expect(change.name);
         wait_for("readiness", BOUND, || bed.readyz(place)).expect(change.name);
         assert!(
-            !long() || after <= PROMISED,
+            !fixture::is_long_run() || after <= PROMISED,
             "{}: named after {after:?}",
             change.name
         );
@@ -163,8 +158,12 @@ fn readiness_names_a_change_that_cannot_be_repaired() {
 /// The search for foreign changes must not cost more than it is worth.
 #[test]
 fn an_idle_agent_uses_little_cpu_time() {
-    let (time, percent) = if long() { (20, 1.0) } else { (5, 4.0) };
-    let mut bed = Bed::connect("idle", mixed, if long() { 1_000 } else { 1 });
+    let (time, percent) = if fixture::is_long_run() {
+        (20, 1.0)
+    } else {
+        (5, 4.0)
+    };
+    let mut bed = Bed::connect("idle", mixed, if fixture::is_long_run() { 1_000 } else { 1 });
     let before = Place::NODES.map(|place| bed.cpu_time(place));
     let began = Instant::now();
     wait_for(

@@ -8,6 +8,8 @@ use std::{
 
 use mc_tests::{
     counters::Counters,
+    fixture::is_long_run,
+    netns::Netns,
     process::Process,
     rng::Rng,
     topology::{Cluster, Place, Topology},
@@ -24,9 +26,10 @@ const CHANGE_INTERVAL: Duration = Duration::from_millis(50);
 /// Changes between two restarts of the agent.
 const CHANGES_PER_AGENT: u32 = 30;
 const PORT: u16 = 8080;
-/// A port that no variant of the policy allows.
+/// A port that no policy of these tests allows.
 const CLOSED_PORT: u16 = 9090;
-const NODE: Place = Place::NodeWest;
+/// The server's Node.
+pub(crate) const NODE: Place = Place::NodeWest;
 
 /// The extent of each half of the test.
 struct Extent {
@@ -39,7 +42,7 @@ struct Extent {
 
 /// Fewer connections in a second of a long run: each keeps a port of the client for a minute.
 fn extent() -> Extent {
-    if std::env::var("MC_LONG").is_ok_and(|long| long == "1") {
+    if is_long_run() {
         Extent {
             seconds: 300,
             requests: 90,
@@ -109,12 +112,47 @@ fn churn(bed: &mut Topology, rng: &mut Rng, traffic: &mut Process) -> (u32, u32)
     (changes, restarts)
 }
 
-/// Packets that policies have dropped, for any reason.
-fn dropped_by_policies(bed: &Topology) -> u64 {
+/// Packets that policies have dropped at the server's Node since its maps exist, for any reason.
+pub(crate) fn dropped_by_policies(bed: &Topology) -> u64 {
     let counters = Counters::read(&bed.bpf_dir(NODE)).expect("counters");
     let reasons = ["policy", "policy-pod", "identity-unknown", "identity-forged"];
     let counts = reasons.map(|reason| counters.drops.get(reason).copied().unwrap_or_default());
     counts.iter().sum()
+}
+
+/// A receiver of datagrams to the server's closed port.
+pub(crate) struct ClosedPort {
+    sink: Process,
+    seconds: u64,
+}
+
+impl ClosedPort {
+    /// Listens for longer than floods of that many seconds.
+    pub(crate) fn listen(bed: &Topology, seconds: u64) -> Self {
+        let (port, silence) = (CLOSED_PORT.to_string(), (seconds + 10).to_string());
+        let args = ["udp-sink", "--port", &port, "--timeout", &silence];
+        let sink = bed.traffic().serve(bed.netns(Place::PodWest), &args);
+        Self {
+            sink: sink.expect("a receiver"),
+            seconds,
+        }
+    }
+
+    /// Starts a flood of datagrams to the port.
+    pub(crate) fn flood(&self, bed: &Topology, from: &Netns) -> Process {
+        let address = format!("{}:{CLOSED_PORT}", Cluster::West.pod_ip());
+        let args = ["udp-flood", &address, "--duration", &self.seconds.to_string()];
+        bed.traffic().spawn(from, &args).expect("a sender")
+    }
+
+    /// Waits for the receiver's end; no datagram must have arrived.
+    pub(crate) fn assert_nothing_arrived(mut self) {
+        let report = self.sink.finish(Duration::from_secs(2 * self.seconds + 20));
+        let report = report.expect("a report");
+        let report = report.lines().next_back().expect("a report");
+        let report: FloodReport = serde_json::from_str(report).expect("JSON");
+        assert_eq!(report, FloodReport::default(), "datagrams to a closed port");
+    }
 }
 
 #[test]
@@ -153,31 +191,12 @@ fn no_verdict_is_wrong_while_policies_identities_and_the_agent_change() {
     assert!(restarts > 0 && changes > CHANGES_PER_AGENT);
 
     // No packet to a closed port passes.
-    let port = CLOSED_PORT.to_string();
-    let silence = (seconds + 10).to_string();
-    let mut sink = bed
-        .traffic()
-        .serve(
-            bed.netns(Place::PodWest),
-            &["udp-sink", "--port", &port, "--timeout", &silence],
-        )
-        .expect("a receiver");
-    let address = format!("{to}:{CLOSED_PORT}");
-    let (duration, seconds) = (Duration::from_secs(seconds), seconds.to_string());
-    let args = ["udp-flood", &address, "--duration", &seconds];
-    let mut flood = bed
-        .traffic()
-        .spawn(bed.netns(Place::PodEast), &args)
-        .expect("a sender");
+    let closed = ClosedPort::listen(&bed, seconds);
+    let mut flood = closed.flood(&bed, bed.netns(Place::PodEast));
     let (changes, restarts) = churn(&mut bed, &mut rng, &mut flood);
     let dropped = dropped_by_policies(&bed) - before;
     println!("{dropped} datagrams dropped, {changes} changes, {restarts} restarts");
-    let report = sink
-        .finish(2 * duration + Duration::from_secs(20))
-        .expect("a report");
-    let report = report.lines().next_back().expect("a report");
-    let report: FloodReport = serde_json::from_str(report).expect("JSON");
-    assert_eq!(report, FloodReport::default(), "datagrams to a closed port");
+    closed.assert_nothing_arrived();
     assert!(
         dropped > 100_000 && restarts > 0,
         "{dropped} dropped, {restarts} restarts"

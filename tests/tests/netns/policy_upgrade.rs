@@ -4,37 +4,25 @@ use std::time::Duration;
 
 use mc_gateway_common::abi;
 use mc_tests::{
-    counters::Counters,
-    later_layout::{make_later_layout, map_dirs},
+    fixture::{is_long_run, map_dirs},
+    later_layout::make_later_layout,
     process::Process,
     topology::{Cluster, Place, Topology},
-    traffic::FloodReport,
 };
 
 use crate::{
     pod_policies::{Bed, start},
     policies::{CLIENTS_ONLY, PORT, wait_enforced, wait_passing, write_policy},
+    policy_churn::{ClosedPort, NODE, dropped_by_policies},
 };
-
-/// A port that no rule allows.
-const CLOSED_PORT: u16 = 9090;
-const NODE: Place = Place::NodeWest;
 
 /// Seconds of each half of the test, and the datagrams that rules must have dropped in the second one.
 fn extent() -> (u64, u64) {
-    if std::env::var("MC_LONG").is_ok_and(|long| long == "1") {
+    if is_long_run() {
         (60, 1_000_000)
     } else {
         (5, 50_000)
     }
-}
-
-/// Packets that policies have dropped since the last migration of the Node, for any reason.
-fn dropped_by_policies(bed: &Topology) -> u64 {
-    let counters = Counters::read(&bed.bpf_dir(NODE)).expect("counters");
-    let reasons = ["policy", "policy-pod", "identity-unknown", "identity-forged"];
-    let counts = reasons.map(|reason| counters.drops.get(reason).copied().unwrap_or_default());
-    counts.iter().sum()
 }
 
 /// Migrates the Node's maps for as long as `traffic` runs; returns the number of migrations and of packets that
@@ -49,10 +37,9 @@ fn migrate_during(bed: &mut Topology, traffic: &mut Process) -> (u32, u64) {
         } else {
             bed.kill_agent(NODE).expect("SIGKILL");
         }
-        let root = bed.bpf_dir(NODE);
-        make_later_layout(&root).expect("a later layout");
+        make_later_layout(&bed.bpf_dir(NODE)).expect("a later layout");
         bed.start_agent(NODE).expect("an agent");
-        assert_eq!(map_dirs(&root).expect("maps"), [abi::MAPS_DIR]);
+        assert_eq!(map_dirs(bed, NODE), [abi::MAPS_DIR]);
         // The counters of the new maps.
         before = 0;
         migrations += 1;
@@ -71,7 +58,6 @@ fn check(name: &str, bridge: bool) {
     wait_enforced(bed);
 
     // No packet of an allowed connection is dropped.
-    let before = dropped_by_policies(bed);
     let url = format!("http://{to}:{PORT}/");
     let requests = (seconds * 90).to_string();
     let args = ["get", "--count", &requests, "--interval", "0.01", &url];
@@ -85,29 +71,14 @@ fn check(name: &str, bridge: bool) {
         .expect("every request has an answer");
     println!("{requests} requests, {migrations} migrations");
     assert!(migrations > 1, "{migrations} migrations");
-    assert_eq!(dropped, 0, "packets of allowed connections; {before} before");
+    assert_eq!(dropped, 0, "packets of allowed connections");
 
     // No packet to a closed port passes, from another cluster or from a Pod of the Node.
-    let (port, silence) = (CLOSED_PORT.to_string(), (seconds + 10).to_string());
-    let mut sink = bed
-        .traffic()
-        .serve(
-            bed.netns(Place::PodWest),
-            &["udp-sink", "--port", &port, "--timeout", &silence],
-        )
-        .expect("a receiver");
-    let (address, duration) = (format!("{to}:{CLOSED_PORT}"), seconds.to_string());
-    let args = ["udp-flood", &address, "--duration", &duration];
-    let mut floods =
-        [bed.netns(Place::PodEast), &*local].map(|from| bed.traffic().spawn(from, &args).expect("a sender"));
+    let closed = ClosedPort::listen(bed, seconds);
+    let mut floods = [bed.netns(Place::PodEast), &*local].map(|from| closed.flood(bed, from));
     let (migrations, dropped) = migrate_during(bed, &mut floods[0]);
     println!("{dropped} datagrams dropped, {migrations} migrations");
-    let report = sink
-        .finish(Duration::from_secs(2 * seconds + 20))
-        .expect("a report");
-    let report = report.lines().next_back().expect("a report");
-    let report: FloodReport = serde_json::from_str(report).expect("JSON");
-    assert_eq!(report, FloodReport::default(), "datagrams to a closed port");
+    closed.assert_nothing_arrived();
     assert!(
         dropped > least && migrations > 1,
         "{dropped} dropped, {migrations} migrations"

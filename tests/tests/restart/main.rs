@@ -37,10 +37,6 @@ const PREVIOUS_MAPS: &str = "maps-v4";
 /// A node and a gateway on the packets' path: encapsulation and transit.
 const PLACES: [Place; 2] = [Place::NodeEast, Place::GatewayEast];
 
-fn long() -> bool {
-    env::var_os("MC_LONG").is_some_and(|value| value == "1")
-}
-
 /// Runs `meanwhile` under a stream between the Pods and asserts that no packet is lost.
 fn under_traffic(bed: &mut Topology, meanwhile: impl FnOnce(&mut Topology)) -> SequenceReport {
     let stream: SequencedStream = bed
@@ -71,7 +67,7 @@ fn restart(bed: &mut Topology, place: Place, kill: bool) {
 
 /// Restarts agents in batches of ten, with a stream for each batch.
 fn restarts(name: &str, attach: &str, batches: usize) {
-    let batches = if long() { 10 } else { batches };
+    let batches = if fixture::is_long_run() { 10 } else { batches };
     let cycles = 10;
     let mut bed = connected(name);
     bed.set_agent_flags(&["--attach", attach]);

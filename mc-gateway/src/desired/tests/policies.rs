@@ -385,6 +385,26 @@ fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
     assert!(of_class(of_pod).contains(&(ip::TCP, 0, 0, RULE_DROP)));
 }
 
+/// A policy for the Pods of a selector, with more rules than a half of the map holds; adds the identities of its peers.
+pub(super) fn large(objects: &mut Objects, pod_selector: &serde_json::Value) -> serde_json::Value {
+    let apps = 0..100;
+    let known = &mut objects.identities.as_mut().unwrap().identities;
+    known.extend(apps.clone().map(|n| {
+        let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app=a{n}");
+        exported(&label, 1000 + n, &["west"])
+    }));
+    let peers: Vec<_> = apps
+        .map(|n| json!({"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": format!("a{n}")}}}))
+        .collect();
+    let ports: Vec<_> = (1..=MAX_POLICY_RULES / 200)
+        .map(|odd| json!({"protocol": "TCP", "port": 2 * odd + 1}))
+        .collect();
+    json!({
+        "priority": 2, "appliedTo": [{"podSelector": pod_selector}],
+        "ingress": [{"action": "Drop", "ports": ports}, {"action": "Drop", "from": peers}],
+    })
+}
+
 /// A policy that decides on no packet would have closed the Pods of the others.
 #[test]
 fn audited_policies_that_do_not_fit_are_left_out() {
@@ -409,33 +429,11 @@ fn audited_policies_that_do_not_fit_are_left_out() {
     let pod = policies.tables.pods[&web];
     assert!(pod.enforced != pod.set && pod.enforced != NO_RULES && pod.flags == POD_DROPS_UNKNOWN);
 
-    let apps = 0..100;
-    let labels = apps.clone().map(|n| {
-        exported(
-            &format!("ns:kubernetes.io/metadata.name=shop&pod:app=a{n}"),
-            1000 + n,
-            &["west"],
-        )
-    });
-    let known = &mut objects.identities.as_mut().unwrap().identities;
-    known.extend(labels);
+    let spec = large(&mut objects, &json!({}));
     let mut without = objects.clone();
     without.policies.policies.truncate(2);
     let (without, _) = enforced("b", &without, Some(Mode::All));
-    let peers: Vec<_> = apps
-        .map(|n| json!({"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": format!("a{n}")}}}))
-        .collect();
-    let ports: Vec<_> = (1..=MAX_POLICY_RULES / 200)
-        .map(|odd| json!({"protocol": "TCP", "port": 2 * odd + 1}))
-        .collect();
-    annotated(
-        &mut objects,
-        "large",
-        json!({
-            "priority": 2, "appliedTo": [{"podSelector": {}}],
-            "ingress": [{"action": "Drop", "ports": ports}, {"action": "Drop", "from": peers}],
-        }),
-    );
+    annotated(&mut objects, "large", spec);
     let (policies, rejected) = enforced("b", &objects, Some(Mode::All));
     assert_eq!(policies.tables, without.tables, "all others");
     let [error] = &rejected[..] else {

@@ -1,13 +1,11 @@
 //! Policies at the limits of their objects and of the maps: others are unaffected.
 
 use mc_api::node_policy_status::PolicyReport;
-use mc_gateway_common::abi::policy::{
-    MAX_ADDRESS_CLASSES, MAX_POLICY_RULES, NO_RULES, POD_CLOSED, PolicyPod,
-};
+use mc_gateway_common::abi::policy::{MAX_ADDRESS_CLASSES, NO_RULES, POD_CLOSED, PolicyPod};
 use serde_json::{Value, json};
 
 use super::identities::pod;
-use super::policies::{enforced, exported, policy, web_policy, with_policy};
+use super::policies::{enforced, exported, large, policy, web_policy, with_policy};
 use super::*;
 use crate::cidr::to_abi_addr;
 use crate::desired::node_policies::NodePolicies;
@@ -39,30 +37,10 @@ fn report<'a>(policies: &'a NodePolicies, name: &str) -> &'a PolicyReport {
     of_name.next().expect("a report of the policy")
 }
 
-/// More rules than a half of the map holds, for Pods with a label.
-fn large(objects: &mut Objects, app: &str) -> Value {
-    let apps = 0..100;
-    let known = &mut objects.identities.as_mut().expect("identities").identities;
-    known.extend(apps.clone().map(|n| {
-        let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app=a{n}");
-        exported(&label, 1000 + n, &["west"])
-    }));
-    let peers: Vec<_> = apps
-        .map(|n| json!({"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": format!("a{n}")}}}))
-        .collect();
-    let ports: Vec<_> = (1..=MAX_POLICY_RULES / 200)
-        .map(|odd| json!({"protocol": "TCP", "port": 2 * odd + 1}))
-        .collect();
-    json!({
-        "priority": 2, "appliedTo": [{"podSelector": {"matchLabels": {"app": app}}}],
-        "ingress": [{"action": "Drop", "ports": ports}, {"action": "Drop", "from": peers}],
-    })
-}
-
 #[test]
 fn a_policy_that_does_not_fit_the_maps_closes_its_own_pods_alone() {
     let mut objects = with_policy(web_policy());
-    let spec = large(&mut objects, "db");
+    let spec = large(&mut objects, &json!({"matchLabels": {"app": "db"}}));
     let without = enforced("b", &objects, Some(Mode::All)).0;
     for created in ["2026-01-01T00:00:00Z", "2026-12-01T00:00:00Z"] {
         let mut objects = objects.clone();
@@ -101,7 +79,7 @@ fn a_policy_that_does_not_fit_the_maps_closes_its_own_pods_alone() {
 #[test]
 fn a_policy_that_exceeds_the_maps_alone_opens_nothing() {
     let mut objects = with_policy(web_policy());
-    let spec = large(&mut objects, "db");
+    let spec = large(&mut objects, &json!({"matchLabels": {"app": "db"}}));
     objects.policies.policies.clear();
     add(&mut objects, "large", "2026-01-01T00:00:00Z", spec);
     let (policies, _) = enforced("b", &objects, Some(Mode::All));

@@ -416,7 +416,6 @@ mod tests {
 
     fn node(name: &str) -> NodeInfo {
         NodeInfo {
-            external_ips: Vec::new(),
             host_addresses: Vec::new(),
             name: name.into(),
             ..NodeInfo::default()

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use mc_gateway_common::abi;
 use mc_tests::{
     fixture,
-    later_layout::{later_dir, make_later_layout, map_dirs, pin_version},
+    later_layout::{later_dir, make_later_layout, pin_version},
     topology::{Place, Secrets},
     wait::wait_for,
 };
@@ -57,7 +57,7 @@ fn restarted(world: &mut World, kill: bool) -> Result<Allowed> {
 }
 
 fn ensure_migrated(world: &World, place: Place) -> Result<()> {
-    let dirs = map_dirs(&world.bed.bpf_dir(place))?;
+    let dirs = fixture::map_dirs(&world.bed, place);
     ensure!(dirs == [abi::MAPS_DIR], "{}: {dirs:?}", place.name());
     Ok(())
 }

@@ -7,7 +7,7 @@ use mc_gateway_common::abi;
 use mc_tests::{fixture, process::run, topology::Place, wait::wait_for};
 
 use super::{Allowed, Event};
-use crate::world::{EAST, TIMEOUT, WEST, World, long};
+use crate::world::{EAST, TIMEOUT, WEST, World};
 
 pub(super) const EVENTS: &[Event] = &[
     Event {
@@ -156,7 +156,7 @@ fn map_entries_removed(world: &mut World) -> Result<Allowed> {
         args.extend(bytes);
         fixture::bpftool(&args);
     }
-    if !long() {
+    if !fixture::is_long_run() {
         world.restart(&[place], true)?;
     }
     // Longer than the interval of resyncs.

@@ -16,11 +16,12 @@ mod server;
 
 use std::env;
 
+use mc_tests::fixture::is_long_run;
 use op::Op;
 use run::{Counts, Difference, Pair};
 use server::Server;
 
-use crate::{api::wait, clusters::is_long};
+use crate::api::wait;
 
 /// Traces of the gate, always the same.
 const GATE_TRACES: u64 = 16;
@@ -90,7 +91,7 @@ async fn shortest(
 
 async fn traces() {
     let real = real_server::Server::open().await;
-    let long = is_long();
+    let long = is_long_run();
     let seeds = match env_number("MC_TRACE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 1..1 + env_number("MC_TRACE_SEEDS").unwrap_or(if long { LONG_TRACES } else { GATE_TRACES }),

@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use mc_gateway_common::verdict::Event;
+use serde::Deserialize;
 
 pub use self::flows::{Checkpoint, FLOWS, Flows};
 use crate::{
@@ -156,42 +157,52 @@ pub fn wait_alive(bed: &mut Topology, nodes: &[Place]) -> Result<()> {
     })
 }
 
-/// Waits until every node uses all its next hops. The log has no line yet of one that is dead while its agent starts.
+/// Waits until every node uses all its next hops, and all that it probes have answered. The log has no line yet of one
+/// that is dead while its agent starts, or whose first probes are lost, and the previous release has other words in it.
 pub fn wait_all_in_use(bed: &mut Topology) -> Result<()> {
     wait_all_alive(bed)?;
     wait_for("all next hops to be in use", TIMEOUT, || {
         for place in bed.nodes() {
-            let states = next_hop_states(bed, place).map_err(|error| format!("{error:#}"))?;
-            let unused = states
-                .iter()
-                .find(|(_, state)| !["alive", "unprobed"].contains(&state.as_str()));
-            if let Some((next_hop, state)) = unused {
-                return Err(format!("{}: next hop {next_hop} is {state}", place.name()));
+            let next_hops = next_hops(bed, place).map_err(|error| format!("{error:#}"))?;
+            if let Some(unused) = next_hops.iter().find(|next_hop| !next_hop.is_in_use()) {
+                return Err(format!("{}: {unused:?}", place.name()));
             }
         }
         Ok(())
     })
 }
 
-/// Addresses and states of a node's next hops, from its maps.
-fn next_hop_states(bed: &Topology, place: Place) -> Result<Vec<(String, String)>> {
-    let out = bed.run_agent(place, &["inspect", "nexthops", "-o", "json"])?;
+/// A row of `inspect nexthops`.
+#[derive(Debug, Deserialize)]
+struct NextHop {
+    #[expect(dead_code, reason = "part of failures")]
+    address: String,
+    state: String,
+    rtt_us: Option<f64>,
+}
+
+impl NextHop {
+    fn is_in_use(&self) -> bool {
+        match self.state.as_str() {
+            "unprobed" => true,
+            "alive" => self.rtt_us.is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// A node's next hops, from its maps. They are members in the previous release, an alias in this one.
+fn next_hops(bed: &Topology, place: Place) -> Result<Vec<NextHop>> {
+    let out = bed.run_agent(place, &["inspect", "members", "-o", "json"])?;
     ensure!(
         out.status.success(),
         "inspect: {}",
         String::from_utf8_lossy(&out.stderr)
     );
-    let tables: serde_json::Value = serde_json::from_slice(&out.stdout)?;
-    let rows = tables.get("nexthops").and_then(serde_json::Value::as_array);
-    let rows = rows.context("next hops")?;
-    let text = |row: &serde_json::Value, column: &str| {
-        let value = row.get(column).and_then(serde_json::Value::as_str);
-        value.unwrap_or_default().to_owned()
-    };
-    Ok(rows
-        .iter()
-        .map(|row| (text(row, "address"), text(row, "state")))
-        .collect())
+    let mut tables: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+    let rows = ["nexthops", "members"].map(|name| tables.get_mut(name).map(serde_json::Value::take));
+    let rows = rows.into_iter().flatten().next().context("next hops")?;
+    Ok(serde_json::from_value(rows)?)
 }
 
 /// Occurrences of an event on a node.

@@ -90,7 +90,7 @@ impl World {
         }
         bed.configure(Variant::McGateway)?;
         // A next hop that comes alive later would take flows from another gateway.
-        failover::wait_all_alive(&mut bed)?;
+        failover::wait_all_in_use(&mut bed)?;
         let servers = Runtime::start(bed.netns(Place::PodWest))?;
         server::start(&servers, backends)?;
         let clients = Runtime::start(bed.netns(Place::PodEast))?;

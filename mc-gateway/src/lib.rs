@@ -12,6 +12,7 @@ pub mod capacity;
 pub mod cidr;
 pub mod cleanup;
 mod clock;
+pub mod cni;
 pub mod config;
 pub mod datapath;
 pub mod desired;

@@ -58,11 +58,15 @@ pub fn report(
 // === impl AppliedPolicies ===
 
 impl AppliedPolicies {
-    /// None while policies are not enforced.
+    /// None while policies are not enforced. `unenforced` is an error of every policy that selects a Pod of the Node.
     #[must_use]
-    pub fn new(policies: &NodePolicies) -> Option<Self> {
+    pub fn new(policies: &NodePolicies, unenforced: Option<&FieldError>) -> Option<Self> {
         let report = policies.report.clone()?;
         let rules = Arc::clone(&policies.rules);
+        let report = match unenforced {
+            None => report,
+            Some(error) => Arc::new(with_error(NodePolicyStatusSpec::clone(&report), error)),
+        };
         Some(Self { report, rules })
     }
 
@@ -104,6 +108,21 @@ fn entry(policy: &Parsed<Policy>, selects_pods: bool, errors: Vec<FieldReport>) 
         errors,
         ..PolicyReport::default()
     }
+}
+
+/// The report with an error of the Node as the first one of every policy that selects a Pod.
+fn with_error(spec: NodePolicyStatusSpec, error: &FieldError) -> NodePolicyStatusSpec {
+    let error = FieldReport {
+        field: format!("{} of {}", error.field, error.object),
+        ..field(error)
+    };
+    let mut policies = spec.policies;
+    for policy in policies.iter_mut().filter(|policy| policy.selects_pods) {
+        policy.errors.insert(0, error.clone());
+    }
+    let mut bounded = NodePolicyStatusSpec::bounded(spec.enforcement, spec.observed_policies, policies);
+    bounded.omitted = bounded.omitted.saturating_add(spec.omitted);
+    bounded
 }
 
 fn field(error: &FieldError) -> FieldReport {
@@ -197,6 +216,39 @@ mod tests {
             ("shop", "bad", false)
         );
         assert_eq!(bad.errors, [field(&errors[0])]);
+    }
+
+    #[test]
+    fn an_error_of_the_node_is_one_of_each_policy_that_selects_a_pod() {
+        let objects = objects(&["web", "idle", "shop/bad"]);
+        let keys = selecting(&["ClusterNetworkPolicy web", "NetworkPolicy shop/bad"]);
+        let errors = [
+            error("NetworkPolicy shop/bad", "x"),
+            error("ClusterNetworkPolicy idle", "y"),
+        ];
+        let policies = NodePolicies {
+            report: Some(Arc::new(report(&objects, &keys, &errors, Mode::All))),
+            ..NodePolicies::default()
+        };
+        let of_node = FieldError {
+            object: "this Node".to_owned(),
+            field: "device".to_owned(),
+            value: "cilium_host".to_owned(),
+            reason: "is one".to_owned(),
+        };
+        let fields = |unenforced| {
+            let applied = AppliedPolicies::new(&policies, unenforced).unwrap();
+            let of = |policy: &PolicyReport| policy.errors.iter().map(|one| one.field.clone()).collect();
+            applied.report.policies.iter().map(of).collect::<Vec<Vec<_>>>()
+        };
+        // Those of the cluster first.
+        assert_eq!(fields(None), [vec!["spec.tier"], vec![], vec!["spec.tier"]]);
+        let with = [
+            vec!["spec.tier"],
+            vec!["device of this Node"],
+            vec!["device of this Node", "spec.tier"],
+        ];
+        assert_eq!(fields(Some(&of_node)), with);
     }
 
     fn applied(names: &[&str], rules: &[(u32, &str, &str)]) -> AppliedPolicies {

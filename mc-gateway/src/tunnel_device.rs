@@ -37,16 +37,9 @@ pub enum TunnelKind {
     },
 }
 
-/// Whether a device belongs to a CNI that opens a tunnel socket which no other device can share: Open vSwitch (Antrea,
-/// OVN-Kubernetes), Cilium, or Calico with eBPF. Such a CNI creates this device first; the socket, if any, may follow.
-#[must_use]
-pub fn is_of_exclusive_cni(name: &str, kind: &str) -> bool {
-    kind == "openvswitch" || name.starts_with("cilium_") || name.starts_with("bpfin.cali")
-}
-
 /// The tunnel devices of a node with these `addresses` of other nodes; `mc0` is the name of the device.
 ///
-/// [`TunnelDevicePolicy::Auto`] creates none beside a device `exclusive_cni` ([`is_of_exclusive_cni`]): the agent's
+/// [`TunnelDevicePolicy::Auto`] creates none beside a device `exclusive_cni` ([`crate::cni::has_exclusive_socket`]): the agent's
 /// device would keep that CNI from the port.
 #[must_use]
 pub fn tunnel_devices(
@@ -159,16 +152,6 @@ mod tests {
     #[test]
     fn only_always_creates_a_device_beside_a_cni_that_cannot_share_the_port() {
         use TunnelDevicePolicy::{Always, Auto};
-        for (name, kind, exclusive) in [
-            ("antrea-gw0", "openvswitch", true),
-            ("cilium_host", "veth", true),
-            ("bpfin.cali", "veth", true),
-            ("vxlan.calico", "vxlan", false),
-            ("flannel.1", "vxlan", false),
-            ("eth0", "", false),
-        ] {
-            assert_eq!(is_of_exclusive_cni(name, kind), exclusive, "{name}");
-        }
         for format in [EncapFormat::Geneve, EncapFormat::Vxlan] {
             let beside = Some("antrea-gw0");
             assert!(names_beside(beside, Auto, format, &[V4]).is_empty());

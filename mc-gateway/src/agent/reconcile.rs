@@ -240,6 +240,7 @@ impl Agent {
                 let Resolution {
                     state,
                     issues,
+                    unenforced,
                     link_mtus,
                     unrepairable,
                 } = resolution;
@@ -247,6 +248,7 @@ impl Agent {
                 let features = features::observe(state.devices.keys()).await;
                 let aggregation = self.observe_aggregation(&state.devices, &features).await?;
                 self.update_transit(&state, &features, &aggregation).await?;
+                let issues = issues.into_iter().chain(unenforced.clone());
                 self.log
                     .issues(rejected.into_iter().chain(issues).chain(refused).collect());
                 // IPv6 routes are behind IPv4 ones.
@@ -257,7 +259,7 @@ impl Agent {
                 self.needs_address.send_replace(state.needs_address);
                 // After the first reconcile: from now on this node accepts packets with its secrets.
                 self.needs_key.send_replace(desired.published_key.is_none());
-                let applied = AppliedPolicies::new(&desired.policies);
+                let applied = AppliedPolicies::new(&desired.policies, unenforced.as_ref());
                 self.policy_report.send_if_modified(|report| {
                     let is_changed = *report != applied;
                     *report = applied;

@@ -1,26 +1,42 @@
 //! The devices that may lead to Pods: ends of veth pairs whose other end is in another network namespace.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
 
 use futures::TryStreamExt as _;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
 use super::{HostError, netlink};
-use crate::resolved::PodLink;
+use crate::cni::bypasses_pod_devices;
+use crate::resolved::{PodLink, PodLinks};
 
-/// The devices by index, and the names of all bridges.
-pub(super) async fn observe(
-    handle: &Handle,
-) -> Result<(BTreeMap<u32, PodLink>, BTreeMap<u32, String>), HostError> {
+/// The devices, with the foreign routes of the main table that have no gateway.
+pub(super) async fn observe(handle: &Handle, routes: BTreeSet<(IpNet, u32)>) -> Result<PodLinks, HostError> {
     let mut messages = handle.link().get().execute();
-    let (mut found, mut bridges) = (BTreeMap::new(), BTreeMap::new());
+    let mut found = PodLinks {
+        routes,
+        ..PodLinks::default()
+    };
     while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
         let index = message.header.index;
-        found.extend(parse(&message).map(|link| (index, link)));
-        bridges.extend(bridge_name(&message).map(|name| (index, name)));
+        found.links.extend(parse(&message).map(|link| (index, link)));
+        found
+            .bridges
+            .extend(bridge_name(&message).map(|name| (index, name)));
+        found.bypassed_by = found.bypassed_by.or_else(|| bypassing_device(&message));
     }
-    Ok((found, bridges))
+    Ok(found)
+}
+
+/// The name of a device of a CNI that may deliver packets past the devices of Pods.
+fn bypassing_device(message: &LinkMessage) -> Option<String> {
+    let names = message.attributes.iter().filter_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name),
+        _ => None,
+    });
+    names.into_iter().find(|name| bypasses_pod_devices(name)).cloned()
 }
 
 /// The name of a bridge.

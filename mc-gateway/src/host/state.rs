@@ -54,12 +54,7 @@ pub async fn observe(
             ipv6_unavailable: ipv6::unavailable_reason(device),
             bridge_filter_unavailable: None,
             pod_links: if polices_pods {
-                let (links, bridges) = pod_links::observe(handle).await?;
-                PodLinks {
-                    links,
-                    bridges,
-                    routes: routes.connected,
-                }
+                pod_links::observe(handle, routes.connected).await?
             } else {
                 PodLinks::default()
             },

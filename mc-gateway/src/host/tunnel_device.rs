@@ -10,7 +10,8 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::{Handle, LinkGeneve, LinkUnspec, LinkVxlan};
 
 use super::{HostError, is_missing, netlink};
-use crate::tunnel_device::{TunnelDevice, TunnelKind, is_of_exclusive_cni};
+use crate::cni;
+use crate::tunnel_device::{TunnelDevice, TunnelKind};
 
 /// Link group of the devices ("mct" in ASCII): set in the request that creates them. `mc0` has another one.
 const LINK_GROUP: u32 = 0x006d_6374;
@@ -34,7 +35,7 @@ pub struct TunnelLink {
 pub struct TunnelLinks {
     /// Those of the agent by name.
     pub own: BTreeMap<String, TunnelLink>,
-    /// A device of a CNI that opens a socket which no other device can share ([`is_of_exclusive_cni`]).
+    /// A device of a CNI that opens a socket which no other device can share ([`cni::has_exclusive_socket`]).
     pub exclusive_cni: Option<String>,
 }
 
@@ -77,7 +78,7 @@ fn exclusive_cni(message: &LinkMessage) -> Option<String> {
         }
     }
     let name = name?;
-    is_of_exclusive_cni(name, kind.as_deref().unwrap_or_default()).then(|| name.clone())
+    cni::has_exclusive_socket(name, kind.as_deref().unwrap_or_default()).then(|| name.clone())
 }
 
 /// The agent's tunnel device in a message.

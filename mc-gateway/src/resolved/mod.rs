@@ -12,6 +12,7 @@ mod neighbors;
 mod nft_rules;
 mod pod_devices;
 mod pod_guard;
+mod pod_policies;
 mod prefix;
 mod refusal;
 mod resolver;

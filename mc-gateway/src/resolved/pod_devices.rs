@@ -32,6 +32,8 @@ pub struct PodLinks {
     pub bridges: BTreeMap<u32, String>,
     /// Foreign routes of the main table without a gateway: destination and index of the device.
     pub routes: BTreeSet<(IpNet, u32)>,
+    /// A device of a CNI that may deliver packets past the devices of Pods ([`crate::cni::bypasses_pod_devices`]).
+    pub bypassed_by: Option<String>,
 }
 
 /// The devices of this node's Pods.
@@ -79,6 +81,18 @@ impl PodDevices {
     pub(super) fn issues(&self) -> impl Iterator<Item = FieldError> {
         let missing = self.routed_to.iter().filter(|(_, device)| device.is_none());
         missing.map(|(addr, _)| without_device(addr))
+    }
+}
+
+/// The issue with this device of a CNI.
+pub(super) fn bypassed(device: &str) -> FieldError {
+    FieldError {
+        object: "this Node".to_owned(),
+        field: "device".to_owned(),
+        value: device.to_owned(),
+        reason: "is of a CNI that may deliver packets past the devices of Pods, so policies are enforced on packets \
+                 from other clusters only"
+            .to_owned(),
     }
 }
 
@@ -136,11 +150,11 @@ mod tests {
                     )
                 })
                 .collect(),
-            bridges: BTreeMap::new(),
             routes: routes
                 .iter()
                 .map(|(net, index)| (net.parse().unwrap(), *index))
                 .collect(),
+            ..PodLinks::default()
         }
     }
 

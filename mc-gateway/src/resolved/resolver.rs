@@ -8,8 +8,7 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS, SourceMac};
 
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
-use super::pod_devices::pod_devices;
-use super::pod_guard::pod_guard;
+use super::pod_policies::police_pods;
 use super::refusal::{self, Refusals};
 use super::{
     IpsecPolicies, MIN_V6_MTU, NeighborLimits, PacketFilter, PodLinks, ResolutionCache, ResolvedState,
@@ -87,6 +86,8 @@ pub struct Resolution {
     pub state: ResolvedState,
     /// Parts of the desired state left out of it.
     pub issues: Vec<FieldError>,
+    /// The reason why policies may not be enforced on packets of the own cluster, if so; not in [`Self::issues`].
+    pub unenforced: Option<FieldError>,
     /// MTU of the link to each next hop, as the length of an outer IP packet, by ID.
     pub link_mtus: BTreeMap<u32, u32>,
     /// The issues that keep packets from `mc0` because of another program on this Node: the agent is not ready.
@@ -194,10 +195,11 @@ pub fn resolve(
         state.routes = cache.supernets.update(&state.routes, foreign).clone();
     }
     state.filter = packet_filter(&state, desired, inputs, settings);
-    police_pods(&mut state, desired, inputs, settings, &mut issues);
+    let unenforced = police_pods(&mut state, desired, inputs, settings, &mut issues);
     Resolution {
         state,
         issues,
+        unenforced,
         link_mtus,
         unrepairable,
     }
@@ -206,32 +208,6 @@ pub fn resolve(
 /// Most prefixes that have a route each. Until the agent has split a supernet, a new foreign route inside it takes the
 /// packets of the prefixes that it covers; next to a route for each prefix it takes none.
 const MAX_EXACT_ROUTES: usize = 256;
-
-/// Adds the devices of Pods and their guard, while policies are enforced there.
-fn police_pods(
-    state: &mut ResolvedState,
-    desired: &DesiredState,
-    inputs: &HostInputs,
-    settings: &Settings<'_>,
-    issues: &mut Vec<FieldError>,
-) {
-    let policies = &desired.policies;
-    if !policies.polices_devices() && !policies.guards_pods() {
-        return;
-    }
-    let ranges = prefix::delivered(&desired.prefixes);
-    let unselected = &policies.tables.unselected;
-    let pods = pod_devices(&inputs.pod_links, &ranges, &policies.pods, unselected);
-    if policies.guards_pods() {
-        let (guard, unguarded) = pod_guard(desired, inputs, &pods.routed_to, settings.node_name);
-        state.pod_guard = guard;
-        issues.extend(unguarded);
-    }
-    if policies.polices_devices() {
-        issues.extend(pods.issues());
-        state.pod_devices = pods.devices;
-    }
-}
 
 fn packet_filter(
     state: &ResolvedState,

@@ -733,3 +733,35 @@ fn next_hops_and_peers_with_an_ipsec_policy_are_refused() {
                  `src 198.51.100.3/32 dst 192.0.2.1/32 dir in priority 5`";
     assert!(peer.starts_with(start), "{peer}");
 }
+
+/// The status of a policy was `Realized` beside Cilium, although a packet between Pods of the Node met no program.
+#[test]
+fn a_cni_that_bypasses_the_devices_of_pods_is_named() {
+    let (mut desired, underlay) = fixture();
+    let tables = PolicyTables {
+        unselected: [to_abi_addr([10, 1, 0, 9].into())].into(),
+        ..PolicyTables::default()
+    };
+    desired.policies.tables = Arc::new(tables);
+    let mut inputs = HostInputs {
+        underlay,
+        ..HostInputs::default()
+    };
+    inputs.pod_links.bypassed_by = Some("cilium_host".to_owned());
+    let unenforced = |desired: &DesiredState, inputs: &HostInputs| {
+        super::resolve(desired, inputs, &settings(), &mut ResolutionCache::default()).unenforced
+    };
+    assert_eq!(
+        unenforced(&desired, &inputs),
+        None,
+        "no packet of the own cluster is policed"
+    );
+    desired.policies.polices_cluster = true;
+    let text = unenforced(&desired, &inputs).unwrap().to_string();
+    assert!(
+        text.starts_with("this Node: device: \"cilium_host\" is of a CNI"),
+        "{text}"
+    );
+    inputs.pod_links.bypassed_by = None;
+    assert_eq!(unenforced(&desired, &inputs), None);
+}

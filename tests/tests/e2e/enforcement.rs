@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::{
     address_groups::{ADDRESS_GROUP_SLICES, check_address_groups, check_group_traffic},
+    bypassing_cni::check_bypassing_cni,
     cluster_policies::{check_isolation, check_services, delete_isolation},
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
     egress_policies::check_egress,
@@ -149,7 +150,7 @@ spec:
 const COUNTER_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Waits until the status of a policy of west is as wanted; returns it.
-fn wait_status(kind: &str, namespace: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait_status(kind: &str, namespace: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     wait_status_within(SHORT_TIMEOUT, kind, namespace, name, wanted)
 }
 
@@ -172,7 +173,7 @@ fn wait_status_within(
 }
 
 /// Whether all of this number of Nodes enforce the policy.
-fn is_realized(status: &Value, nodes: u64) -> bool {
+pub(crate) fn is_realized(status: &Value, nodes: u64) -> bool {
     status["phase"] == "Realized"
         && status["currentNodesRealized"] == nodes
         && status["desiredNodesRealized"] == nodes
@@ -276,6 +277,8 @@ fn check_tenants() {
         "drop-tenant-access-to-admin-namespace",
         |status| is_realized(status, 2),
     );
+    check_bypassing_cni("drop-tenant-access-to-admin-namespace");
+    wait_answered("tenants are dropped all the same", &tenants, &urls, false);
     label_namespace(EAST, &tenant, "role-");
     wait_answered(
         "clients in a Namespace without the label pass",

@@ -11,6 +11,7 @@
 
 mod address_groups;
 mod api;
+mod bypassing_cni;
 mod cluster_policies;
 mod clusters;
 mod datapath;

@@ -87,11 +87,19 @@ fn assert_closed(bed: &Topology, client: &Netns, (to, addr): (&Netns, IpAddr), w
     const SENT: u32 = 2;
     let family = if addr.is_ipv4() { Family::V4 } else { Family::V6 };
     let before = (received_requests(to, family), dropped_unseen(bed));
-    let ping = bed.traffic().ping(client, addr, SENT);
-    assert_eq!(ping.map_or(0, |ping| ping.received), 0, "{what}");
+    let (to_addr, count) = (addr.to_string(), SENT.to_string());
+    let args = ["ping", &to_addr, "--count", &count, "--timeout", "0.3"];
+    let ping = bed.traffic().run(client, &args);
+    assert!(ping.is_err(), "{what}: {ping:?}");
+    // The kernel holds requests back while it resolves the neighbor.
+    wait_for(what, TIMEOUT, || {
+        match dropped_unseen(bed).saturating_sub(before.1) {
+            dropped if dropped >= SENT.into() => Ok(()),
+            dropped => Err(format!("{dropped} counted")),
+        }
+    })
+    .expect("each request is counted");
     assert_eq!(received_requests(to, family), before.0, "{what}");
-    let dropped = dropped_unseen(bed).saturating_sub(before.1);
-    assert!(dropped >= SENT.into(), "{what}: {dropped} counted");
 }
 
 /// The opposite of [`assert_closed`].

@@ -25,7 +25,9 @@ pub(super) async fn observe(handle: &Handle, routes: BTreeSet<(IpNet, u32)>) -> 
         found
             .bridges
             .extend(bridge_name(&message).map(|name| (index, name)));
-        found.bypassed_by = found.bypassed_by.or_else(|| bypassing_device(&message));
+        // The first one by name, for a stable text.
+        let bypassing = found.bypassed_by.into_iter().chain(bypassing_device(&message));
+        found.bypassed_by = bypassing.min();
     }
     Ok(found)
 }

@@ -7,7 +7,7 @@ use crate::{
 
 const NODE: &str = "west-n2";
 
-/// A device with a name of Cilium.
+/// The pair of devices that Cilium creates.
 struct Device;
 
 impl Drop for Device {
@@ -19,7 +19,8 @@ impl Drop for Device {
 /// While one of two Nodes with Pods that the ClusterNetworkPolicy selects has a device of Cilium, the policy has failed
 /// there.
 pub(crate) fn check_bypassing_cni(policy: &str) {
-    on_node(NODE, "ip", &["link", "add", "cilium_host", "type", "dummy"]);
+    let args = "link add cilium_host type veth peer name cilium_net";
+    on_node(NODE, "ip", &args.split(' ').collect::<Vec<_>>());
     let device = Device;
     let status = wait_status(CLUSTER_POLICY, "", policy, |status| {
         status["phase"] == "Failed" && status["currentNodesRealized"] == 1

@@ -39,8 +39,8 @@ pub enum TunnelKind {
 
 /// The tunnel devices of a node with these `addresses` of other nodes; `mc0` is the name of the device.
 ///
-/// [`TunnelDevicePolicy::Auto`] creates none beside a device `exclusive_cni` ([`crate::cni::has_exclusive_socket`]): the
-/// agent's device would keep that CNI from the port.
+/// [`TunnelDevicePolicy::Auto`] creates none beside a device `exclusive_cni` ([`crate::cni::has_exclusive_socket`]):
+/// the agent's device would keep that CNI from the port.
 #[must_use]
 pub fn tunnel_devices(
     policy: TunnelDevicePolicy,

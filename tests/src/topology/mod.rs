@@ -36,7 +36,7 @@ pub use self::{
     manifests::{gateway_info, manifests, write_manifests},
     nic_pair::{NIC_PAIRS, NicPair},
     plan::{Cluster, Family, Format, Inner, Nets, Place},
-    secrets::{Secrets, public_key_of, source_mac_between},
+    secrets::{Secrets, public_key_of, source_mac_between, wait_within_period},
     variant::Variant,
 };
 use crate::{

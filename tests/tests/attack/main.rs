@@ -24,9 +24,9 @@ mod tap;
 mod vector;
 mod vectors;
 
-use std::{collections::BTreeMap, env};
+use std::{collections::BTreeMap, env, time::Duration};
 
-use mc_tests::topology::{Family, Format};
+use mc_tests::topology::{Family, Format, wait_within_period};
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
@@ -55,6 +55,7 @@ fn attack(name: &str, outer: Family, format: Format, way: Way) {
     let bed = Bed::create(name, outer, format, way);
     use_one_cpu();
     let selected = env::var("MC_VECTOR").unwrap_or_default();
+    wait_within_period(Duration::from_secs(90)).expect("a period");
     let mut checker = Checker::new(&bed);
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut gaps, mut wrong) = (0, Vec::new());

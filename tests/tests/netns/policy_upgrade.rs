@@ -19,7 +19,7 @@ use crate::{
 /// Seconds of each half of the test, and the datagrams that rules must have dropped in the second one.
 fn extent() -> (u64, u64) {
     if is_long_run() {
-        (60, 1_000_000)
+        (130, 1_000_000)
     } else {
         (5, 10_000)
     }

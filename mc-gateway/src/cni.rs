@@ -1,7 +1,7 @@
 //! The CNI of a Node, recognised by its devices. Pure.
 
-/// Whether a device belongs to a CNI whose eBPF programs deliver packets into Pods past the host's side of their
-/// devices (`bpf_redirect_peer`): Cilium, or Calico with eBPF. Programs there miss these packets.
+/// Whether a device belongs to a CNI whose eBPF programs may deliver packets into Pods past the host's side of their
+/// devices (`bpf_redirect_peer`, Linux 5.10): Cilium, or Calico with eBPF. Programs there miss such packets.
 #[must_use]
 pub fn bypasses_pod_devices(name: &str) -> bool {
     name.starts_with("cilium_") || name.starts_with("bpfin.cali")

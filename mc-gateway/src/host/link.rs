@@ -59,6 +59,14 @@ pub async fn observe(handle: &Handle, name: &str) -> Result<Option<Device>, Host
     Ok(Some(device))
 }
 
+/// Name of the device in a message.
+pub(super) fn name(message: &LinkMessage) -> Option<&str> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
 /// Whether the other end of the device is up, and the device has neither ARP nor multicast.
 fn is_configured(flags: LinkFlags) -> bool {
     flags.contains(LinkFlags::LowerUp | LinkFlags::Noarp) && !flags.contains(LinkFlags::Multicast)

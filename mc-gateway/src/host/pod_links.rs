@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ipnet::IpNet;
-
 use futures::TryStreamExt as _;
+use ipnet::IpNet;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
-use super::{HostError, netlink};
+use super::{HostError, link, netlink};
 use crate::cni::bypasses_pod_devices;
 use crate::resolved::{PodLink, PodLinks};
 
@@ -34,25 +33,18 @@ pub(super) async fn observe(handle: &Handle, routes: BTreeSet<(IpNet, u32)>) -> 
 
 /// The name of a device of a CNI that may deliver packets past the devices of Pods.
 fn bypassing_device(message: &LinkMessage) -> Option<String> {
-    let names = message.attributes.iter().filter_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name),
-        _ => None,
-    });
-    names.into_iter().find(|name| bypasses_pod_devices(name)).cloned()
+    let name = link::name(message).filter(|name| bypasses_pod_devices(name));
+    name.map(str::to_owned)
 }
 
 /// The name of a bridge.
 fn bridge_name(message: &LinkMessage) -> Option<String> {
-    let mut name = None;
-    let mut is_bridge = false;
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::IfName(text) => name = Some(text.clone()),
-            LinkAttribute::LinkInfo(infos) => is_bridge = infos.contains(&LinkInfo::Kind(InfoKind::Bridge)),
-            _ => {}
-        }
-    }
-    name.filter(|_| is_bridge)
+    let mut attributes = message.attributes.iter();
+    let is_bridge = attributes.any(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => infos.contains(&LinkInfo::Kind(InfoKind::Bridge)),
+        _ => false,
+    });
+    link::name(message).filter(|_| is_bridge).map(str::to_owned)
 }
 
 /// Whether a device may lead to a Pod.

@@ -5,11 +5,10 @@ use std::io;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use rtnetlink::Handle;
-use rtnetlink::packet_route::link::LinkAttribute;
 use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 use rustix::io::Errno;
 
-use super::{HostError, is_missing, netlink};
+use super::{HostError, is_missing, link, netlink};
 use crate::plan::Program;
 
 /// Handle of the agent's filters ("mc" in ASCII); with the program's name it identifies them.
@@ -78,14 +77,7 @@ async fn names(handle: &Handle) -> Result<BTreeMap<u32, String>, HostError> {
     let mut messages = handle.link().get().execute();
     let mut names = BTreeMap::new();
     while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
-        let name = message
-            .attributes
-            .into_iter()
-            .find_map(|attribute| match attribute {
-                LinkAttribute::IfName(name) => Some(name),
-                _ => None,
-            });
-        names.extend(name.map(|name| (message.header.index, name)));
+        names.extend(link::name(&message).map(|name| (message.header.index, name.to_owned())));
     }
     Ok(names)
 }

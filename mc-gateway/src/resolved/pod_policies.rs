@@ -6,7 +6,8 @@ use super::{HostInputs, ResolvedState, Settings, prefix};
 use crate::desired::DesiredState;
 use crate::objects::FieldError;
 
-/// Adds them to the state. Returns the reason why policies may not be enforced on packets of the own cluster, if so.
+/// Adds devices and guard of the Pods to the state. Returns the reason why policies may not be enforced on packets of
+/// the own cluster, if so.
 #[must_use]
 pub(super) fn police_pods(
     state: &mut ResolvedState,

@@ -191,7 +191,7 @@ impl NextHop {
     }
 }
 
-/// A node's next hops, from its maps. They are members in the previous release, an alias in this one.
+/// A node's next hops, from its maps. The section is `members` in the previous release, and this one has that alias.
 fn next_hops(bed: &Topology, place: Place) -> Result<Vec<NextHop>> {
     let out = bed.run_agent(place, &["inspect", "members", "-o", "json"])?;
     ensure!(

@@ -41,6 +41,9 @@ use crate::{
 /// Least number of vectors of each topology that S2 of the specification promises.
 const PROMISED: usize = 100;
 
+/// Longest time in which the vectors of a topology are sent.
+const DURATION: Duration = Duration::from_secs(90);
+
 /// Binds this thread to one CPU: the kernel queues its packets there, in order.
 fn use_one_cpu() {
     let allowed = sched_getaffinity(Pid::from_raw(0)).expect("CPUs");
@@ -55,7 +58,7 @@ fn attack(name: &str, outer: Family, format: Format, way: Way) {
     let bed = Bed::create(name, outer, format, way);
     use_one_cpu();
     let selected = env::var("MC_VECTOR").unwrap_or_default();
-    wait_within_period(Duration::from_secs(90)).expect("a period");
+    wait_within_period(DURATION).expect("a period");
     let mut checker = Checker::new(&bed);
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut gaps, mut wrong) = (0, Vec::new());

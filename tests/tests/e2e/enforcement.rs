@@ -335,7 +335,7 @@ fn check_clients() {
     label("app=intruder");
     wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
     check_label_latency(&ns, intruder, &urls[0]);
-    // Both rules have decided on packets since the policy exists.
+    // Counters alone are written once a minute; both rules have decided on packets for about as long.
     let name = "db-svc-allow-ingress-from-client-only";
     wait_status_within(COUNTER_TIMEOUT, POLICY, ns.0, name, |status| {
         ["spec.ingress[0]", "spec.ingress[1]"]

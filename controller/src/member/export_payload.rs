@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, ServicePort, ServiceSpec};
 use kube::ResourceExt;
 use mc_api::{
@@ -36,8 +37,11 @@ pub enum ExportError {
     #[error("Service does not have a valid ClusterIP")]
     NoClusterIp,
     /// No endpoint is ready.
-    #[error("Service has no Endpoints")]
-    WithoutEndpoints,
+    #[error("Service has no Endpoints{}", until(*.exported_until))]
+    WithoutEndpoints {
+        /// The time of the withdrawal, if the Service is still exported.
+        exported_until: Option<Timestamp>,
+    },
     /// The Service is an import itself.
     #[error("The Service is imported, not allowed to export")]
     Imported,
@@ -59,9 +63,10 @@ pub enum ExportError {
     },
 }
 
-/// The content of a valid export.
+/// The content of an export.
 pub(super) struct ExportPayload {
     pub(super) service: ServiceExportPayload,
+    /// Empty if no endpoint is ready.
     pub(super) subsets: Vec<EndpointSubset>,
 }
 
@@ -74,12 +79,18 @@ impl ExportError {
             Self::NotFound => reason::NOT_FOUND,
             Self::TypeNotSupported => reason::TYPE_NOT_SUPPORTED,
             Self::NoClusterIp => reason::NO_CLUSTER_IP,
-            Self::WithoutEndpoints => reason::WITHOUT_ENDPOINTS,
+            Self::WithoutEndpoints { .. } => reason::WITHOUT_ENDPOINTS,
             Self::Imported => reason::IMPORTED,
             Self::NameTaken { .. } => reason::NAME_TAKEN,
             Self::Metadata { .. } => reason::INVALID_METADATA,
         }
     }
+}
+
+fn until(exported_until: Option<Timestamp>) -> String {
+    exported_until.map_or_else(String::new, |until| {
+        format!(" and remains exported until {until}")
+    })
 }
 
 /// The content of an export.
@@ -110,10 +121,7 @@ pub(super) fn payload(
         return Err(ExportError::NoClusterIp);
     }
     let pods = pod_subsets(slices, reachable, &namespace, &name, headless);
-    if pods.is_empty() {
-        return Err(ExportError::WithoutEndpoints);
-    }
-    let subsets = if by_pods {
+    let subsets = if by_pods || pods.is_empty() {
         pods
     } else {
         vec![EndpointSubset {

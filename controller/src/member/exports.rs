@@ -17,6 +17,7 @@ use super::{
     ip_families::ReachableFamilies,
     resource_exports::{apply_export, existing_export, export_names},
     slices::SliceIndex,
+    withdrawal::exported_until,
 };
 use crate::{
     name_conflict::{self, NameRequest},
@@ -24,7 +25,18 @@ use crate::{
     snapshot::MemberSnapshot,
 };
 
-/// Keeps two exports for each valid `ServiceExport`, none for the others, and the status of all.
+/// A `ServiceExport` and the content of its exports.
+struct Candidate<'a> {
+    export: &'a ServiceExport,
+    /// The content; `None` if the Service is not exported.
+    payload: Option<ExportPayload>,
+    /// The reason why the `ServiceExport` is not valid. A Service that has just lost its last ready endpoint has both a
+    /// reason and a payload.
+    error: Option<ExportError>,
+}
+
+/// Keeps two exports for each valid `ServiceExport` and for those that have just lost their endpoints, none for the
+/// others, and the status of all.
 pub fn plan(
     snapshot: &MemberSnapshot,
     membership: Option<&ActiveMembership<'_>>,
@@ -36,31 +48,43 @@ pub fn plan(
         return;
     }
     let reachable = ReachableFamilies::from_snapshot(snapshot);
-    let payloads: Vec<_> = snapshot
+    let mut candidates: Vec<_> = snapshot
         .service_exports
         .values()
         .filter(|e| e.metadata.deletion_timestamp.is_none())
-        .map(|export| (export.as_ref(), payload(snapshot, &reachable, slices, export)))
+        .map(|export| {
+            let payload = payload(snapshot, &reachable, slices, export);
+            Candidate::new(snapshot, membership, export, payload)
+        })
         .collect();
     let owners = membership
-        .map(|membership| name_owners(membership, &payloads))
+        .map(|membership| name_owners(membership, &candidates))
         .unwrap_or_default();
     let mut desired = BTreeSet::new();
-    for (export, payload) in payloads {
-        let payload =
-            payload.and_then(|payload| check_name_owner(&owners, membership, export).map(|()| payload));
+    for candidate in &mut candidates {
+        if candidate.payload.is_some()
+            && let Err(taken) = check_name_owner(&owners, membership, candidate.export)
+        {
+            candidate.reject(taken);
+        }
         let mut written = membership.is_some();
-        if let (Some(membership), Ok(payload)) = (membership, &payload) {
-            for (name, spec) in specs(membership, export, payload) {
+        if let (Some(membership), Some(payload)) = (membership, &candidate.payload) {
+            for (name, spec) in specs(membership, candidate.export, payload) {
                 written &= apply_export(membership, &name, spec.clone(), plan);
                 desired.insert(name);
             }
         }
+        if let Some(ExportError::WithoutEndpoints {
+            exported_until: Some(until),
+        }) = candidate.error
+        {
+            plan.requeue_at(until);
+        }
         status(
             snapshot,
             membership,
-            export,
-            payload.err().as_ref(),
+            candidate.export,
+            candidate.error.as_ref(),
             written,
             plan,
         );
@@ -78,10 +102,11 @@ pub fn plan(
 /// The owner of each export name.
 fn name_owners(
     membership: &ActiveMembership<'_>,
-    payloads: &[(&ServiceExport, Result<ExportPayload, ExportError>)],
+    candidates: &[Candidate<'_>],
 ) -> BTreeMap<String, NamespacedName> {
-    let valid = payloads.iter().filter(|(_, payload)| payload.is_ok());
-    name_conflict::resolve_owners(valid.map(|(export, _)| {
+    let exported = candidates.iter().filter(|c| c.payload.is_some());
+    name_conflict::resolve_owners(exported.map(|candidate| {
+        let export = candidate.export;
         let service = NamespacedName::from(&export.metadata);
         let names = export_names(membership, &service);
         // One of the two may have been deleted.
@@ -150,4 +175,37 @@ fn specs(
             },
         ),
     ]
+}
+
+// === impl Candidate ===
+
+impl<'a> Candidate<'a> {
+    fn new(
+        snapshot: &MemberSnapshot,
+        membership: Option<&ActiveMembership<'_>>,
+        export: &'a ServiceExport,
+        payload: Result<ExportPayload, ExportError>,
+    ) -> Self {
+        let (payload, error) = match payload {
+            Ok(payload) if payload.subsets.is_empty() => {
+                let exported_until =
+                    membership.and_then(|membership| exported_until(snapshot, membership, export));
+                let error = ExportError::WithoutEndpoints { exported_until };
+                (exported_until.map(|_| payload), Some(error))
+            }
+            Ok(payload) => (Some(payload), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self {
+            export,
+            payload,
+            error,
+        }
+    }
+
+    /// Exports nothing, because of `error`.
+    fn reject(&mut self, error: ExportError) {
+        self.payload = None;
+        self.error = Some(error);
+    }
 }

@@ -35,6 +35,7 @@ pub mod selector_exports;
 mod service_imports;
 pub mod slices;
 mod traffic_stats;
+mod withdrawal;
 
 use kube::ResourceExt;
 use mc_api::{cluster_set::ClusterSet, config::EndpointIpType, names, network_policy::ClusterNetworkPolicy};

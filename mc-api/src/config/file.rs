@@ -30,6 +30,9 @@ pub struct MultiClusterConfig {
     pub gateway_mode: Option<String>,
     /// Drain period of a gateway before its removal, `30s` when absent.
     pub gateway_drain_period: Option<String>,
+    /// Superset: time without ready endpoints before an exported Service is withdrawn, `5m` when absent; `0s` as in
+    /// Antrea.
+    pub withdraw_after: Option<String>,
     /// Whether label identities are exchanged; the same in all clusters of a set, the leader included.
     pub enable_stretched_network_policy: Option<bool>,
     /// Superset: label keys excluded from label identities, with a trailing `*` as prefixes; the same in all

@@ -31,6 +31,9 @@ pub const MIN_STALE_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 pub const DEFAULT_STALE_TIMEOUT: SignedDuration = SignedDuration::from_hours(24);
 /// The default drain period: several times the propagation delay of an announcement.
 pub const DEFAULT_DRAIN_PERIOD: SignedDuration = SignedDuration::from_secs(30);
+/// The default time before a Service without ready endpoints is withdrawn: longer than the only Pod of a Service takes
+/// to move to another Node.
+pub const DEFAULT_WITHDRAW_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// The validated configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct Config {
     pub gateway_mode: GatewayMode,
     /// Drain period of a gateway before its removal; not negative.
     pub drain_period: SignedDuration,
+    /// Time without ready endpoints before an exported Service is withdrawn; not negative.
+    pub withdraw_after: SignedDuration,
     /// Whether label identities are exchanged.
     pub stretched_network_policy: bool,
     /// Label keys excluded from label identities.
@@ -78,6 +83,7 @@ impl Default for Config {
             endpoint_ip_type: EndpointIpType::default(),
             gateway_mode: GatewayMode::default(),
             drain_period: DEFAULT_DRAIN_PERIOD,
+            withdraw_after: DEFAULT_WITHDRAW_AFTER,
             stretched_network_policy: false,
             excluded_labels: LabelKeyFilter::default(),
             identity_export: IdentityExport::default(),
@@ -117,6 +123,7 @@ impl TryFrom<MultiClusterConfig> for Config {
                 file.gateway_drain_period,
                 DEFAULT_DRAIN_PERIOD,
             )?,
+            withdraw_after: field::duration("withdrawAfter", file.withdraw_after, DEFAULT_WITHDRAW_AFTER)?,
             stretched_network_policy: file.enable_stretched_network_policy.unwrap_or_default(),
             excluded_labels: field::excluded_labels(file.label_identity_excluded_labels.unwrap_or_default())?,
             identity_export: field::option(file.label_identity_export.as_ref())?,

@@ -22,6 +22,7 @@ fn the_documented_file_is_accepted_and_canonicalized() {
         "gatewayIPPrecedence": "public",
         "gatewayMode": "ActiveStandby",
         "gatewayDrainPeriod": "1m30s",
+        "withdrawAfter": "0s",
         "enableStretchedNetworkPolicy": true,
         "labelIdentityExcludedLabels": ["pod-template-hash", "batch.kubernetes.io/*"],
         "labelIdentityExport": "Selected",
@@ -41,6 +42,7 @@ fn the_documented_file_is_accepted_and_canonicalized() {
     assert_eq!(config.gateway_ip_precedence, GatewayIpPrecedence::External);
     assert_eq!(config.gateway_mode, GatewayMode::ActiveStandby);
     assert_eq!(config.drain_period, SignedDuration::from_secs(90));
+    assert_eq!(config.withdraw_after, SignedDuration::ZERO);
     assert!(
         config.stretched_network_policy && config.excluded_labels.excludes("batch.kubernetes.io/job-name")
     );
@@ -107,6 +109,14 @@ fn a_bad_value_is_reported_with_its_field() {
         (
             json!({"gatewayDrainPeriod": "30"}),
             "gatewayDrainPeriod: \"30\" is not a duration such as",
+        ),
+        (
+            json!({"withdrawAfter": "5"}),
+            "withdrawAfter: \"5\" is not a duration such as",
+        ),
+        (
+            json!({"withdrawAfter": "-5m"}),
+            "withdrawAfter: \"-5m\" is not a duration such as",
         ),
         (
             json!({"gatewayDrainPeriod": "-1s"}),

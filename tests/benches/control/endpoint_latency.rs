@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Service;
-use kube::Api;
+use kube::{Api, api::DeleteParams};
 use mc_api::service_export::ServiceExport;
 use serde_json::json;
 
@@ -52,19 +52,22 @@ pub(crate) async fn ready(fixture: &Fixture, trials: u32) -> Result<Vec<f64>> {
 pub(crate) async fn exported(fixture: &Fixture, trials: u32) -> Result<Vec<f64>> {
     let none = |ready| [(fixture.one.clone(), "west-n2", ready)];
     fixture.west.service("rise", &none(false)).await?;
-    fixture
-        .west
-        .apply::<ServiceExport>(NAMESPACE, "rise", json!({}))
-        .await?;
     let services: Api<Service> = fixture.east.api(NAMESPACE);
+    let exports: Api<ServiceExport> = fixture.west.api(NAMESPACE);
     let mut took = vec![];
     for _ in 0..trials {
+        fixture
+            .west
+            .apply::<ServiceExport>(NAMESPACE, "rise", json!({}))
+            .await?;
         let start = Instant::now();
         fixture.west.endpoints("rise", &none(true)).await?;
         let ip = fixture.east.imported("rise", DEADLINE).await?;
         let to: SocketAddr = format!("{ip}:80").parse().context("the address of a Service")?;
         let answer = wait_answer(fixture.client, to, "one".to_owned(), DEADLINE).await?;
         took.push(millis(answer.saturating_duration_since(start)));
+        // Without endpoints alone the Service would remain exported for `withdrawAfter`.
+        exports.delete("rise", &DeleteParams::default()).await?;
         fixture.west.endpoints("rise", &none(false)).await?;
         wait_until("the removal of the import", DEADLINE, async || {
             match services.get_opt("antrea-mc-rise").await.map_err(error_text)? {

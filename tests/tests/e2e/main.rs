@@ -38,4 +38,5 @@ mod selected_identities;
 mod services;
 mod specs;
 mod traces;
+mod withdrawal;
 mod workload;

@@ -5,8 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mc_tests::fixture::is_long_run;
-
 use crate::{
     clusters::{EAST, LEADER, SHORT_TIMEOUT, WEST},
     workload::Namespace,
@@ -126,35 +124,6 @@ fn deleting_the_export_withdraws_the_service() {
         "test-cluster-west-e2e-withdraw-web-service",
         WITHDRAWAL_TIMEOUT,
     );
-}
-
-#[test]
-fn scaling_to_zero_withdraws_the_service() {
-    let ns = Namespace::create("e2e-zero");
-    ns.serve(WEST, WEST_NODE, 1);
-    ns.export(WEST);
-    ns.wait_imported(EAST, 1);
-    WEST.kubectl(&["scale", "deployment/web", "-n", ns.0, "--replicas=0"]);
-    let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
-    println!("Service gone {took:?} after scaling to zero");
-    // The promised time includes the cluster's own controllers, which share two CPUs with three clusters in the gate.
-    if is_long_run() {
-        assert!(
-            took <= WITHDRAWAL_TIMEOUT,
-            "withdrawn {took:?} after scaling to zero, promised: {WITHDRAWAL_TIMEOUT:?}"
-        );
-    }
-    let reason = "jsonpath={.status.conditions[?(@.type=='Valid')].reason}";
-    WEST.wait_for("condition ServiceWithoutEndpoints", SHORT_TIMEOUT, || {
-        let seen = WEST.kubectl(&["get", "serviceexport", "web", "-n", ns.0, "-o", reason]);
-        if seen == "ServiceWithoutEndpoints" {
-            Ok(())
-        } else {
-            Err(seen)
-        }
-    });
-    WEST.kubectl(&["scale", "deployment/web", "-n", ns.0, "--replicas=1"]);
-    ns.wait_imported(EAST, 1);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod expected_state;
 mod foreign_writes;
 mod heartbeats;
 mod invariants;
+mod pod_restart;
 mod policies;
 mod ports;
 mod run;
@@ -173,6 +174,7 @@ fn every_crash_is_recovered_from() {
     let scenarios = [
         Scenario::Join,
         Scenario::Export,
+        Scenario::PodRestart,
         Scenario::Conflict,
         Scenario::Gateways,
         Scenario::Leave,

@@ -17,7 +17,9 @@ use controller::{
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use mc_api::config::{EndpointIpType, IdentityExport, MIN_STALE_TIMEOUT, StaleMemberPolicy};
+use mc_api::config::{
+    DEFAULT_WITHDRAW_AFTER, EndpointIpType, IdentityExport, MIN_STALE_TIMEOUT, StaleMemberPolicy,
+};
 use mc_test_kit::fake_apiserver::{resources::Scheme, store::Actor};
 use mc_tests::rng::Rng;
 use tokio::{
@@ -28,6 +30,7 @@ use tokio::{
 use crate::{
     expected_state,
     invariants::{antrea, wanted_cluster_id},
+    pod_restart,
     simulation::{
         Counts, Crash, Faults, LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SharedSimulation, Simulation,
     },
@@ -90,6 +93,8 @@ pub(crate) enum Scenario {
     Join,
     /// A Service is exported, changed and withdrawn.
     Export,
+    /// The only Pod of an exported Service restarts.
+    PodRestart,
     /// Two clusters export a Service with different ports; the first withdraws.
     Conflict,
     /// Gateways are added, drained and removed.
@@ -255,6 +260,9 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
         world.clusters[0].config.stale_member_policy = StaleMemberPolicy::Remove;
         world.clusters[0].config.stale_member_timeout = MIN_STALE_TIMEOUT;
     }
+    if matches!(plan, Plan::Fixed(Scenario::PodRestart, _)) {
+        world.clusters[1].config.withdraw_after = DEFAULT_WITHDRAW_AFTER;
+    }
     // In some runs label identities are exchanged.
     let stretched = match plan {
         Plan::Random => seed.is_multiple_of(3),
@@ -317,6 +325,8 @@ fn draw_faults(world: &mut Simulation) {
         if world.rng.permille(300) {
             world.clusters[i].config.endpoint_ip_type = EndpointIpType::PodIp;
         }
+        let seconds = *world.rng.pick(&[0, 0, 2, 10]);
+        world.clusters[i].config.withdraw_after = SignedDuration::from_secs(seconds);
     }
     let level = *world.rng.pick(&[0, 1, 1, 3, 8]);
     if level > 0 {
@@ -490,6 +500,7 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
             check_first_member_removed(&mut world.lock());
             wait(20).await;
         }
+        Scenario::PodRestart => pod_restart::run(world).await,
         Scenario::Identities => {
             world.lock().put_pod(1, "shop", "p0", 0);
             wait(8).await;

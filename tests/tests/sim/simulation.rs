@@ -177,7 +177,10 @@ impl Simulation {
             id: (*id).to_owned(),
             store: Store::new(kinds.clone(), u64::try_from(number).unwrap_or(0)),
             clock_skew: SignedDuration::ZERO,
-            config: Config::default(),
+            config: Config {
+                withdraw_after: SignedDuration::ZERO,
+                ..Config::default()
+            },
             epoch: 0,
             down: None,
             partitioned: None,

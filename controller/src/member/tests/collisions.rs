@@ -110,9 +110,12 @@ fn the_current_owner_keeps_the_name() {
     settle(&mut snapshot);
     assert_eq!(exported(&snapshot), Some(("prod".into(), "web-api".into())));
     assert!(condition_texts(&snapshot, OLD)[0].starts_with("Valid=False NameTaken"));
-    // A Service that cannot be exported requests no name.
+    // A Service that cannot be exported requests no name, but one without endpoints keeps it until its withdrawal.
     let slices = Arc::make_mut(&mut snapshot.endpoint_slices);
     slices.retain(|key, _| key.namespace != "prod");
+    settle(&mut snapshot);
+    assert_eq!(exported(&snapshot), Some(("prod".into(), "web-api".into())));
+    advance(&mut snapshot, 300);
     settle(&mut snapshot);
     complete_deletions(&mut snapshot);
     settle(&mut snapshot);

@@ -91,6 +91,7 @@ fn an_unexportable_service_is_withdrawn_with_a_reason() {
         (Some(web()), false, "ServiceWithoutEndpoints"),
     ] {
         let mut snapshot = exporting();
+        snapshot.config.withdraw_after = SignedDuration::ZERO;
         settle(&mut snapshot);
         assert!(export(&snapshot, "east-shop-web-service").is_some());
         snapshot.services = ObjectMap::default();

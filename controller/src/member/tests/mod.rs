@@ -14,6 +14,7 @@ mod observability;
 mod policies;
 mod policy_status;
 mod selector_exports;
+mod withdrawal;
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,9 +1,6 @@
 //! Client construction.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::ByteString;
 use kube::{
@@ -12,10 +9,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::error_chain;
-
-/// Time limit for opening a connection to another cluster's API server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+use crate::{error_chain, transport};
 
 /// Source of a client's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +67,7 @@ pub async fn client(source: ConfigSource<'_>) -> Result<Client, ClientError> {
         ConfigSource::InCluster => Config::incluster().map_err(|e| ClientError::config(&e))?,
         ConfigSource::Infer => Config::infer().await.map_err(|e| ClientError::config(&e))?,
     };
-    Client::try_from(config).map_err(|e| ClientError::config(&e))
+    transport::connect(config).map_err(|e| ClientError::config(&e))
 }
 
 /// Builds a client of `server` from a CA bundle (PEM) and a bearer token.
@@ -88,9 +82,8 @@ pub async fn client_with_token(server: &str, ca: &[u8], token: &str) -> Result<C
         "current-context": "context",
     });
     let file: Kubeconfig = serde_json::from_value(kubeconfig).map_err(|e| ClientError::config(&e))?;
-    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .map_err(|e| ClientError::config(&e))?;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    Client::try_from(config).map_err(|e| ClientError::config(&e))
+    transport::connect(config).map_err(|e| ClientError::config(&e))
 }

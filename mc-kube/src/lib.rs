@@ -9,6 +9,7 @@ mod name;
 pub mod pod;
 mod store;
 mod task;
+mod transport;
 mod watch;
 
 pub use backoff::{Backoff, jitter_seed};

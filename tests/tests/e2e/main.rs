@@ -23,6 +23,7 @@ mod election;
 mod enforcement;
 mod faults;
 mod gateways;
+mod half_open;
 mod host_clients;
 mod isolation;
 mod keys;

@@ -1,0 +1,97 @@
+//! The connection of a client to its API server, which notices that its other end is gone.
+//!
+//! Instead of the connector of `kube` 5.0.0, which opens HTTP/1.1 connections without keep-alive: packets of a watch can
+//! be dropped for minutes before its read timeout (295 s) ends it. Here pings of HTTP/2 (RFC 9113, section 6.7) pass TCP
+//! proxies and load balancers as well; client-go sends them each 30 s. An API server without HTTP/2 is covered by the
+//! keep-alive of TCP alone, which a proxy answers itself. So does a proxy of HTTP with pings.
+
+use std::time::Duration;
+
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::{
+    Client, Config, Error,
+    client::{Body, ClientBuilder, ConfigExt as _, retry::RetryPolicy},
+};
+use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
+
+/// Time limit for opening a connection: TCP and TLS.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The default of [`KeepAlive`]: a dead connection is closed 10 s after its last packet, or 11 s without HTTP/2.
+const KEEP_ALIVE: KeepAlive = KeepAlive {
+    interval: Duration::from_secs(5),
+    timeout: Duration::from_secs(5),
+};
+
+/// Probes of an idle connection.
+#[derive(Clone, Copy, Debug)]
+struct KeepAlive {
+    /// Time without a packet before the first probe.
+    interval: Duration,
+    /// Time without an answer before the connection is closed.
+    timeout: Duration,
+}
+
+/// Builds a client; an unreachable API server is no error here.
+///
+/// # Errors
+///
+/// The configuration has unusable credentials or certificates, or the URL of a proxy, which is not supported.
+pub(crate) fn connect(config: Config) -> Result<Client, Error> {
+    connect_with(config, KEEP_ALIVE)
+}
+
+fn connect_with(config: Config, keep_alive: KeepAlive) -> Result<Client, Error> {
+    if config.proxy_url.is_some() {
+        // The error names the URL.
+        return Client::try_from(config);
+    }
+    let mut tls = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = config.tls_server_name.clone() {
+        let name = name.try_into().map_err(|e| Error::Service(Box::new(e)))?;
+        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let mut connector = TimeoutConnector::new(tls.enable_all_versions().wrap_connector(tcp(keep_alive)));
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_keep_alive_interval(keep_alive.interval)
+        .http2_keep_alive_timeout(keep_alive.timeout)
+        .http2_keep_alive_while_idle(true)
+        .build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(
+            config
+                .default_retry
+                .then(|| RetryLayer::new(RetryPolicy::server_retry())),
+        )
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+fn tcp(keep_alive: KeepAlive) -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    // The TLS connector above accepts both schemes.
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_keepalive(Some(keep_alive.interval));
+    connector.set_keepalive_interval(Some(keep_alive.timeout / 2));
+    // Bounds unacknowledged data and, since Linux 2.6.37, probes (tcp(7)).
+    connector.set_tcp_user_timeout(Some(keep_alive.interval.saturating_add(keep_alive.timeout)));
+    connector
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Service},
+    core::v1::{ConfigMap, Endpoints, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{Resource, ResourceExt, core::ApiResource};
@@ -49,6 +49,7 @@ pub enum Kind {
     ClusterSet,
     ConfigMap,
     EndpointSlice,
+    Endpoints,
     Gateway,
     Group,
     LabelIdentity,
@@ -174,6 +175,7 @@ writable_kinds!(
     ClusterSet,
     ConfigMap,
     EndpointSlice,
+    Endpoints,
     Gateway,
     Group,
     LabelIdentity,

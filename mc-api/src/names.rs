@@ -102,6 +102,8 @@ pub const LABEL_SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
 /// On an `EndpointSlice`: the controller that manages it.
 pub const LABEL_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Kubernetes' value of [`LABEL_MANAGED_BY`] in slices that mirror an `Endpoints` object.
+pub const MIRRORED_BY: &str = "endpointslicemirroring-controller.k8s.io";
 /// Our value of [`LABEL_MANAGED_BY`] and [`LABEL_APP_MANAGED_BY`].
 pub const MANAGED_BY: &str = "mc-controller.mc-gateway.io";
 /// On an `EndpointSlice`: the Service of the ClusterSet.

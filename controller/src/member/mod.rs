@@ -5,6 +5,7 @@
 
 pub mod address_groups;
 mod address_slices;
+mod antrea_endpoints;
 pub mod cluster_info;
 pub mod connection_config;
 pub mod default_tiers;
@@ -89,6 +90,7 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
         cluster_info::export(snapshot, &membership, &gateways, &mut plan);
         cluster_info::import(snapshot, &membership, &mut plan);
         imports::plan(snapshot, &membership, &slices, &mut plan);
+        antrea_endpoints::plan(snapshot, &mut plan);
         selector_exports::plan(snapshot, &membership, &mut plan);
         label_identities::plan(snapshot, &membership, &mut plan);
         policies::plan(snapshot, &membership, &mut plan);

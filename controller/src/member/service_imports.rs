@@ -50,8 +50,10 @@ pub(super) fn apply_service_import(
         spec.ip_families.truncate(spec.ips.len());
     }
     let old = get(&snapshot.service_imports, namespace, name);
-    // An import with the address of this Service was made by another implementation of the API and is adopted.
-    if let Some(old) = old.filter(|o| !is_managed(o.as_ref()) && o.spec.ips != spec.ips) {
+    // An import with the address of this Service was made by another implementation of the API and is adopted. Without
+    // an address, as of a headless Service, nothing shows that.
+    let is_foreign = |o: &ServiceImport| !is_managed(o) && (o.spec.ips.is_empty() || o.spec.ips != spec.ips);
+    if let Some(old) = old.filter(|o| is_foreign(o)) {
         let message = format!("has another owner (spec.ips {:?}); not changed", old.spec.ips);
         report_failure(old.as_ref(), message, plan);
         return;

@@ -10,6 +10,7 @@
 )]
 
 mod address_groups;
+mod antrea_leftovers;
 mod api;
 mod bypassing_cni;
 mod cluster_policies;

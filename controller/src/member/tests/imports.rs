@@ -1,6 +1,7 @@
 //! Imported Services.
 
 use kube::ResourceExt;
+use mc_api::service_import::ServiceImport;
 use proptest::prelude::*;
 
 use super::*;
@@ -405,6 +406,25 @@ fn a_service_import_is_deleted_when_its_service_has_another_owner() {
     insert(&mut snapshot.services, foreign);
     settle(&mut snapshot);
     assert_eq!((snapshot.services.len(), snapshot.service_imports.len()), (1, 0));
+}
+
+/// A headless import has no address that shows its maker.
+#[test]
+fn a_foreign_headless_service_import_is_not_taken_over() {
+    let mut snapshot = snapshot();
+    let mut import = import_service("shop", "web");
+    let payload = import.spec.service_import.as_mut().unwrap();
+    payload.spec.type_ = "Headless".to_owned();
+    insert(&mut leader(&mut snapshot).imports, import);
+    let foreign: ServiceImport = object(json!({
+        "metadata": { "name": "web", "namespace": "shop", "uid": "foreign" },
+        "spec": { "type": "Headless", "ports": [{ "port": 9 }] },
+    }));
+    insert(&mut snapshot.service_imports, foreign.clone());
+    settle(&mut snapshot);
+    let found = snapshot.service_imports.values().next().unwrap();
+    assert_eq!(found.as_ref(), &foreign);
+    assert_issue(&plan(&snapshot), "has another owner");
 }
 
 proptest! {

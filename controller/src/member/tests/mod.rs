@@ -1,6 +1,7 @@
 //! The member's plan on constructed snapshots.
 
 mod address_groups;
+mod antrea_endpoints;
 mod collisions;
 mod drain;
 mod exports;

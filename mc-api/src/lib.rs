@@ -11,6 +11,7 @@ pub mod cluster_set;
 pub mod condition;
 pub mod config;
 pub mod crd;
+pub mod exported_metadata;
 pub mod gateway;
 pub mod label_identity;
 pub mod label_selector;

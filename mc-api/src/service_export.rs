@@ -35,6 +35,8 @@ pub mod reason {
     pub const WITHOUT_ENDPOINTS: &str = "ServiceWithoutEndpoints";
     /// The Service is itself an import.
     pub const IMPORTED: &str = "ImportedService";
+    /// The name is so long that no cluster can import the Service.
+    pub const NAME_NOT_IMPORTABLE: &str = "NameNotImportable";
     /// Another `ServiceExport` has the same derived name in the leader cluster.
     pub const NAME_TAKEN: &str = "NameTaken";
     /// An exported label or annotation is invalid.

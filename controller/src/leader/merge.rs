@@ -10,6 +10,7 @@ use std::{
 };
 
 use mc_api::{
+    exported_metadata::exchanged,
     resource_export::ServiceExportPayload,
     service_export::conflict,
     service_import::{CLUSTER_SET_IP, HEADLESS, ServiceImport, ServiceImportSpec, ServicePort, is_headless},
@@ -63,8 +64,8 @@ pub fn merge(exporters: &[ExporterSpec<'_>]) -> Option<MergeResult> {
     let oldest = exporters.first()?;
     let mut merged = MergeResult {
         spec: non_port_fields(oldest.service),
-        labels: oldest.service.exported_labels.clone(),
-        annotations: oldest.service.exported_annotations.clone(),
+        labels: exchanged(&oldest.service.exported_labels),
+        annotations: exchanged(&oldest.service.exported_annotations),
         ..MergeResult::default()
     };
     let mut union = PortUnion::default();
@@ -104,8 +105,8 @@ pub fn matches_import(service: &ServiceExportPayload, import: &ServiceImport) ->
         old.as_ref().map_or(new.is_empty(), |old| old == new)
     };
     fields == import.spec
-        && same(&metadata.labels, &service.exported_labels)
-        && same(&metadata.annotations, &service.exported_annotations)
+        && same(&metadata.labels, &exchanged(&service.exported_labels))
+        && same(&metadata.annotations, &exchanged(&service.exported_annotations))
         && ports(service).iter().all(|port| import.spec.ports.contains(port))
 }
 
@@ -288,14 +289,14 @@ fn compare(
         (
             conflict::LABELS,
             "exportedLabels",
-            &oldest.service.exported_labels,
-            &exporter.service.exported_labels,
+            exchanged(&oldest.service.exported_labels),
+            exchanged(&exporter.service.exported_labels),
         ),
         (
             conflict::ANNOTATIONS,
             "exportedAnnotations",
-            &oldest.service.exported_annotations,
-            &exporter.service.exported_annotations,
+            exchanged(&oldest.service.exported_annotations),
+            exchanged(&exporter.service.exported_annotations),
         ),
     ];
     for (reason, field, used, exported) in texts {

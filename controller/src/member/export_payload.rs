@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, 
 use kube::ResourceExt;
 use mc_api::{
     config::EndpointIpType,
+    exported_metadata::exchanged,
+    names,
     resource_export::ServiceExportPayload,
     service_export::{ServiceExport, reason},
     service_import::{NO_CLUSTER_IP, is_headless},
@@ -18,7 +20,7 @@ use mc_api::{
 use mc_kube::NamespacedName;
 
 use super::{
-    imported_service::is_imported,
+    imported_service::{MAX_SERVICE_NAME, is_imported},
     ip_families::{IpFamily, ReachableFamilies},
     slices::{self, SliceIndex},
 };
@@ -45,6 +47,17 @@ pub enum ExportError {
     /// The Service is an import itself.
     #[error("The Service is imported, not allowed to export")]
     Imported,
+    /// No cluster can import a Service of that name.
+    #[error(
+        "metadata.name {name:?}: no Service can be named {:?}: {cause}",
+        names::imported_service(name)
+    )]
+    NameNotImportable {
+        /// The name of the Service.
+        name: String,
+        /// The cause.
+        cause: validation::ValidationError,
+    },
     /// Another `ServiceExport` with the same derived name in the leader cluster owns it.
     #[error("the name {name:?} in the leader cluster is taken by ServiceExport {owner}")]
     NameTaken {
@@ -81,6 +94,7 @@ impl ExportError {
             Self::NoClusterIp => reason::NO_CLUSTER_IP,
             Self::WithoutEndpoints { .. } => reason::WITHOUT_ENDPOINTS,
             Self::Imported => reason::IMPORTED,
+            Self::NameNotImportable { .. } => reason::NAME_NOT_IMPORTABLE,
             Self::NameTaken { .. } => reason::NAME_TAKEN,
             Self::Metadata { .. } => reason::INVALID_METADATA,
         }
@@ -111,6 +125,12 @@ pub(super) fn payload(
     if is_imported(service) {
         return Err(ExportError::Imported);
     }
+    validation::dns_label(&names::imported_service(&name), MAX_SERVICE_NAME).map_err(|cause| {
+        ExportError::NameNotImportable {
+            name: name.clone(),
+            cause,
+        }
+    })?;
     let metadata = export.spec.clone().unwrap_or_default();
     validation::exported_metadata(&metadata.exported_labels, &metadata.exported_annotations)
         .map_err(|(field, cause)| ExportError::Metadata { field, cause })?;
@@ -132,8 +152,8 @@ pub(super) fn payload(
     };
     let service = ServiceExportPayload {
         service_spec: exported_spec(&spec, headless, &cluster_ips),
-        exported_labels: metadata.exported_labels,
-        exported_annotations: metadata.exported_annotations,
+        exported_labels: exchanged(&metadata.exported_labels),
+        exported_annotations: exchanged(&metadata.exported_annotations),
     };
     Ok(ExportPayload { service, subsets })
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use mc_api::{
+    exported_metadata::is_exchanged,
     names,
     resource_export::{EndpointsExport, ResourceExportSpec, kind},
     service_export::ServiceExport,
@@ -24,6 +25,9 @@ use crate::{
     plan::{ApiServer, Plan},
     snapshot::MemberSnapshot,
 };
+
+/// Reason of the Event about exported metadata of a reserved domain.
+const RESERVED_METADATA: &str = "ReservedMetadata";
 
 /// A `ServiceExport` and the content of its exports.
 struct Candidate<'a> {
@@ -67,6 +71,7 @@ pub fn plan(
         {
             candidate.reject(taken);
         }
+        warn_reserved(candidate.export, plan);
         let mut written = membership.is_some();
         if let (Some(membership), Some(payload)) = (membership, &candidate.payload) {
             for (name, spec) in specs(membership, candidate.export, payload) {
@@ -97,6 +102,31 @@ pub fn plan(
             plan.delete(ApiServer::Leader, old.as_ref());
         }
     }
+}
+
+/// Reports keys that are not exchanged.
+fn warn_reserved(export: &ServiceExport, plan: &mut Plan) {
+    let spec = export.spec.iter();
+    let reserved: Vec<_> = spec
+        .flat_map(|spec| {
+            let labels = spec.exported_labels.keys().map(|key| ("exportedLabels", key));
+            labels.chain(
+                spec.exported_annotations
+                    .keys()
+                    .map(|key| ("exportedAnnotations", key)),
+            )
+        })
+        .filter(|(_, key)| !is_exchanged(key))
+        .collect();
+    let Some((field, key)) = reserved.first() else {
+        return;
+    };
+    let more = match reserved.len() {
+        1 => String::new(),
+        len => format!(" and {} more", len.saturating_sub(1)),
+    };
+    let message = format!("spec.{field}: key {key:?}{more} of a reserved domain: not exported");
+    plan.warning_event(ApiServer::Local, export, RESERVED_METADATA, message);
 }
 
 /// The owner of each export name.

@@ -27,6 +27,9 @@ const LOCAL: &str = "Local";
 /// The default timeout of session affinity (core/v1, `DefaultClientIPServiceAffinitySeconds`).
 const AFFINITY_SECONDS: i32 = 10_800;
 
+/// The longest name of a Service (RFC 1035, as the API server requires).
+pub(super) const MAX_SERVICE_NAME: usize = 63;
+
 /// Whether a Service is an import.
 #[must_use]
 pub fn is_imported(service: &Service) -> bool {

@@ -14,7 +14,7 @@ use mc_kube::NamespacedName;
 use super::{
     ActiveMembership,
     imported_endpoints::{apply_slices, endpoints_by_cluster},
-    imported_service::{ImportedService, apply_service, is_imported, rejection},
+    imported_service::{ImportedService, MAX_SERVICE_NAME, apply_service, is_imported, rejection},
     is_managed,
     service_imports::apply_service_import,
     slices::{self, SliceIndex},
@@ -96,7 +96,7 @@ fn can_import(
 ) -> bool {
     let subject = format!("ResourceImport {}", names::service_import(namespace, name));
     let service = names::imported_service(name);
-    if let Err(cause) = validation::dns_label(&service, 63) {
+    if let Err(cause) = validation::dns_label(&service, MAX_SERVICE_NAME) {
         plan.issue(
             subject,
             format!("spec.name: {cause}: no Service can have this name"),

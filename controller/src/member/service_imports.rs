@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::ServiceSpec;
 use kube::ResourceExt;
 use mc_api::{
     condition::{self, Condition},
+    exported_metadata::exchanged,
     names,
     service_import::{
         ABSENT, CLUSTER_SET_IP, ExportingCluster, HEADLESS, NO_CLUSTER_IP, PRESENT, READY, ServiceImport,
@@ -61,15 +62,12 @@ pub(super) fn apply_service_import(
     let usable = spec.type_ == HEADLESS || !spec.ips.is_empty();
     let mut import = ServiceImport::new(name, spec);
     import.metadata.namespace = Some(namespace.clone());
-    // Exported labels and annotations do not replace those of the controller below.
-    *import.labels_mut() = payload.labels().clone();
-    *import.annotations_mut() = payload.annotations().clone();
-    let keys: Vec<_> = payload
-        .labels()
-        .keys()
-        .chain(payload.annotations().keys())
-        .cloned()
-        .collect();
+    // Another leader may exchange all keys. Exported labels and annotations do not replace those of the controller
+    // below.
+    let (labels, annotations) = (exchanged(payload.labels()), exchanged(payload.annotations()));
+    let keys: Vec<_> = labels.keys().chain(annotations.keys()).cloned().collect();
+    *import.labels_mut() = labels;
+    *import.annotations_mut() = annotations;
     if !keys.is_empty() {
         import
             .annotations_mut()

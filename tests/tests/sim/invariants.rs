@@ -183,12 +183,16 @@ pub(crate) fn is_ready(endpoint: &Value) -> bool {
     endpoint["conditions"]["ready"] != json!(false)
 }
 
-/// True if a cluster has an export, a Service of a supported type and a ready endpoint.
+/// True if a cluster has an export, a Service of a supported type with a name for imports, and a ready endpoint.
 pub(crate) fn is_exportable(cluster: &Cluster, key: &ServiceKey) -> bool {
     let live = |resource: &Resource| cluster.store.get(resource, key).filter(|o| !o.is_terminating());
     let Some(service) = live(&core("services")) else {
         return false;
     };
+    // RFC 1035: no cluster could import it.
+    if names::imported_service(&key.1).len() > 63 {
+        return false;
+    }
     if live(&mcs("serviceexports")).is_none()
         || service.annotation(names::ANNOTATION_IMPORTED_SERVICE).is_some()
     {

@@ -69,6 +69,22 @@ fn equal_exporters_have_no_conflict() {
 }
 
 #[test]
+fn keys_of_reserved_domains_are_neither_merged_nor_a_conflict() {
+    let plain = payload(json!({ "ports": [{ "port": 80 }] }));
+    let mut reserved = plain.clone();
+    reserved.exported_labels = [("argocd.argoproj.io/instance".to_owned(), "infra".to_owned())].into();
+    reserved.exported_annotations = [("service.cilium.io/global".to_owned(), "true".to_owned())].into();
+    let merged = merged(&[("east", reserved.clone()), ("west", plain)]);
+    assert!(merged.conflicts.is_empty(), "{:?}", merged.conflicts);
+    assert!(
+        merged.labels.is_empty() && merged.annotations.is_empty(),
+        "{merged:?}"
+    );
+    let import = ServiceImport::new("web", merged.spec);
+    assert!(matches_import(&reserved, &import));
+}
+
+#[test]
 fn an_absent_field_equals_its_default() {
     let explicit = payload(
         json!({ "ports": [{ "port": 80, "protocol": "TCP" }], "sessionAffinity": "None",

@@ -354,6 +354,55 @@ fn exported_metadata_is_exported_and_validated() {
     }
 }
 
+/// `antrea-mc-` and the name are at most 63 characters long.
+#[test]
+fn a_name_that_no_cluster_can_import_is_not_exported() {
+    for (len, reason) in [(53, "Succeed"), (54, "NameNotImportable")] {
+        let name = "x".repeat(len);
+        let mut snapshot = snapshot();
+        let mut web = web();
+        web.metadata.name = Some(name.clone());
+        insert(&mut snapshot.services, web);
+        let mut slice = slice(&[("10.11.0.5", true)]);
+        slice
+            .labels_mut()
+            .insert("kubernetes.io/service-name".to_owned(), name.clone());
+        insert(&mut snapshot.endpoint_slices, slice);
+        let export = object(json!({ "metadata": { "name": name, "namespace": "shop" } }));
+        insert(&mut snapshot.service_exports, export);
+        settle(&mut snapshot);
+        assert_eq!(valid(&snapshot).1, reason, "{len}");
+        assert_eq!(leader(&mut snapshot).exports.is_empty(), len > 53);
+    }
+}
+
+#[test]
+fn keys_of_reserved_domains_are_not_exported() {
+    let mut snapshot = exporting();
+    let export = object(json!({
+        "metadata": { "name": "web", "namespace": "shop" },
+        "spec": {
+            "exportedLabels": { "app.kubernetes.io/name": "web", "argocd.argoproj.io/instance": "infra" },
+            "exportedAnnotations": { "service.cilium.io/global": "true" },
+        },
+    }));
+    insert(&mut snapshot.service_exports, export);
+    settle(&mut snapshot);
+    let payload = exported_service(&snapshot);
+    let labels = BTreeMap::from([("app.kubernetes.io/name".to_owned(), "web".to_owned())]);
+    assert_eq!(payload.exported_labels, labels);
+    assert_eq!(payload.exported_annotations, BTreeMap::new());
+    assert_eq!(valid(&snapshot), ("True".to_owned(), "Succeed".to_owned()));
+    let events = plan(&snapshot).warning_events;
+    let [event] = &events[..] else {
+        panic!("{events:#?}");
+    };
+    assert_eq!(
+        event.message,
+        r#"spec.exportedLabels: key "argocd.argoproj.io/instance" and 1 more of a reserved domain: not exported"#
+    );
+}
+
 #[test]
 fn an_export_being_deleted_is_left_alone() {
     let mut snapshot = exporting();

@@ -339,6 +339,37 @@ fn exported_labels_follow_the_export_and_never_replace_managed_by() {
     assert!(!import.labels().contains_key("team"), "{:?}", import.labels());
 }
 
+/// A member, or a leader that is not ours, may write any key.
+#[test]
+fn labels_of_reserved_domains_are_not_imported() {
+    let mut snapshot = snapshot();
+    let spec = json!({ "type": "ClusterSetIP", "ports": [{ "port": 80 }] });
+    let labels = json!({ "team": "web", "argocd.argoproj.io/instance": "infra" });
+    let mut import = import_with(spec, labels);
+    let payload = import.spec.service_import.as_mut().unwrap();
+    payload.annotations_mut().insert(
+        "service.kubernetes.io/topology-mode".to_owned(),
+        "Auto".to_owned(),
+    );
+    insert(&mut leader(&mut snapshot).imports, import);
+    settle(&mut snapshot);
+    let import = snapshot.service_imports.values().next().unwrap();
+    let keys: Vec<_> = import
+        .labels()
+        .keys()
+        .chain(import.annotations().keys())
+        .cloned()
+        .collect();
+    assert!(keys.contains(&"team".to_owned()), "{keys:?}");
+    assert!(
+        !keys
+            .iter()
+            .any(|key| key.contains("argo") || key.contains("topology")),
+        "{keys:?}"
+    );
+    assert!(plan(&snapshot).writes.is_empty());
+}
+
 #[test]
 fn ports_are_split_into_slices() {
     let mut snapshot = snapshot();

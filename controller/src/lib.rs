@@ -12,3 +12,4 @@ pub mod plan;
 pub mod raw_json;
 pub mod runtime;
 pub mod snapshot;
+mod unreadable;

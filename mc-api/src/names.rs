@@ -171,6 +171,12 @@ pub fn imported_policy(name: &str) -> String {
     format!("antrea-mc-{name}")
 }
 
+/// The name in the leader cluster of an imported policy.
+#[must_use]
+pub fn exported_policy(policy: &str) -> Option<&str> {
+    policy.strip_prefix("antrea-mc-")
+}
+
 /// The `ResourceImport` of a Service.
 #[must_use]
 pub fn service_import(namespace: &str, name: &str) -> String {

@@ -6,7 +6,7 @@
 //! which any author may write.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -15,7 +15,7 @@ use std::{
 use futures::StreamExt;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    core::{ApiResource, DynamicObject},
+    core::{ApiResource, DynamicObject, ObjectMeta},
     runtime::watcher::{self, Event},
 };
 use serde::de::DeserializeOwned;
@@ -74,7 +74,8 @@ pub struct WatchContext {
 /// All objects of a kind, as last seen.
 ///
 /// Guarantees: [`Store::synced`] is true only after a complete list; a new list replaces the old one at once when it is
-/// complete; an object that does not match the type is treated as absent.
+/// complete; an object whose new version does not match the type keeps its last one, with the metadata of the new
+/// version, and is one of [`Store::unreadable`].
 #[derive(Debug)]
 pub struct Store<K> {
     cache: Arc<Mutex<Cache<K>>>,
@@ -84,6 +85,9 @@ pub struct Store<K> {
 struct Cache<K> {
     objects: ObjectMap<K>,
     relisting: BTreeMap<NamespacedName, Arc<K>>,
+    /// Objects whose newest version does not match the type.
+    unreadable: BTreeSet<NamespacedName>,
+    relisting_unreadable: BTreeSet<NamespacedName>,
     synced: bool,
     /// The API server does not serve the kind.
     absent: bool,
@@ -135,7 +139,7 @@ impl WatchContext {
     #[must_use]
     pub fn store<K>(&self, namespace: Option<&str>, config: watcher::Config) -> (Store<K>, AbortOnDrop)
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
     {
         let (store, api) = (Store::default(), self.api::<K>(namespace));
         let (context, target) = (self.clone(), store.clone());
@@ -147,7 +151,7 @@ impl WatchContext {
     #[must_use]
     pub fn optional_store<K>(&self, namespace: Option<&str>) -> (Store<K>, AbortOnDrop)
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
     {
         let (store, api) = (Store::default(), self.api::<K>(namespace));
         let (context, target) = (self.clone(), store.clone());
@@ -168,7 +172,7 @@ impl WatchContext {
     /// Keeps `store` up to date; ends if the kind is unknown and `optional`.
     async fn run<K>(&self, store: &Store<K>, api: Api<DynamicObject>, config: watcher::Config, optional: bool)
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned,
     {
         let kind = K::kind(&());
         let seed = jitter_seed([self.client_name.as_str(), &kind]);
@@ -229,6 +233,8 @@ impl<K> Default for Store<K> {
         let cache = Cache {
             objects: ObjectMap::default(),
             relisting: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
+            relisting_unreadable: BTreeSet::new(),
             synced: false,
             absent: false,
             newest_version: 0,
@@ -245,6 +251,13 @@ impl<K> Store<K> {
     #[must_use]
     pub fn snapshot(&self) -> ObjectMap<K> {
         self.lock().objects.clone()
+    }
+
+    /// The objects whose newest version does not match the type, such as one that a newer version of a controller has
+    /// written. Those that never matched it are in no snapshot, but exist.
+    #[must_use]
+    pub fn unreadable(&self) -> BTreeSet<NamespacedName> {
+        self.lock().unreadable.clone()
     }
 
     /// Whether the list is complete.
@@ -276,6 +289,8 @@ impl<K> Store<K> {
         let changed = !cache.absent;
         cache.objects = ObjectMap::default();
         cache.relisting.clear();
+        cache.unreadable.clear();
+        cache.relisting_unreadable.clear();
         cache.synced = false;
         cache.absent = true;
         changed
@@ -299,7 +314,7 @@ impl<K: Resource<DynamicType = ()>> Store<K> {
     }
 }
 
-impl<K: Resource<DynamicType = ()> + DeserializeOwned> Store<K> {
+impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned> Store<K> {
     fn apply_event(&self, event: Event<DynamicObject>) {
         let mut cache = self.lock();
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
@@ -308,9 +323,20 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Store<K> {
             cache.newest_version = cache.newest_version.max(version.unwrap_or(0));
         }
         match event {
-            Event::Init => cache.relisting.clear(),
+            Event::Init => {
+                cache.relisting.clear();
+                cache.relisting_unreadable.clear();
+            }
             Event::InitApply(object) => {
-                if let (name, Some(object)) = parse(object) {
+                let (name, parsed) = parse(object);
+                let object = match parsed {
+                    Ok(object) => Some(object),
+                    Err(metadata) => {
+                        cache.relisting_unreadable.insert(name.clone());
+                        last_readable(cache.objects.get(&name), *metadata)
+                    }
+                };
+                if let Some(object) = object {
                     cache.relisting.insert(name, object);
                 }
             }
@@ -324,18 +350,32 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Store<K> {
                         stats.version_regressions.saturating_add(u32::from(regressed));
                 }
                 cache.objects = Arc::new(new);
+                cache.unreadable = std::mem::take(&mut cache.relisting_unreadable);
                 cache.synced = true;
                 cache.absent = false;
             }
             Event::Apply(object) => {
+                let (name, parsed) = parse(object);
+                let object = match parsed {
+                    Ok(object) => {
+                        cache.unreadable.remove(&name);
+                        Some(object)
+                    }
+                    Err(metadata) => {
+                        cache.unreadable.insert(name.clone());
+                        last_readable(cache.objects.get(&name), *metadata)
+                    }
+                };
                 let objects = Arc::make_mut(&mut cache.objects);
-                match parse(object) {
-                    (name, Some(object)) => objects.insert(name, object),
-                    (name, None) => objects.remove(&name),
+                match object {
+                    Some(object) => objects.insert(name, object),
+                    None => objects.remove(&name),
                 };
             }
             Event::Delete(object) => {
-                Arc::make_mut(&mut cache.objects).remove(&NamespacedName::from(&object.metadata));
+                let name = NamespacedName::from(&object.metadata);
+                cache.unreadable.remove(&name);
+                Arc::make_mut(&mut cache.objects).remove(&name);
             }
         }
     }
@@ -353,25 +393,38 @@ fn has_older_version<K: Resource<DynamicType = ()>>(
     })
 }
 
-/// An object without the metadata that no planner reads; `None` if it does not match its type, so that one bad object
-/// does not hide the others.
-fn parse<K>(mut object: DynamicObject) -> (NamespacedName, Option<Arc<K>>)
+/// An object without the metadata that no planner reads; the metadata if it does not match its type, so that one bad
+/// object does not hide the others.
+fn parse<K>(mut object: DynamicObject) -> (NamespacedName, Result<Arc<K>, Box<ObjectMeta>>)
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned,
 {
     let name = NamespacedName::from(&object.metadata);
     object.metadata.managed_fields = None;
     if let Some(annotations) = &mut object.metadata.annotations {
         annotations.remove(LAST_APPLIED);
     }
+    let metadata = object.metadata.clone();
     let parsed = serde_json::to_value(object).and_then(serde_json::from_value);
-    if let Err(error) = &parsed {
+    let parsed = parsed.map(Arc::new).map_err(|error| {
         warn!(
             kind = %K::kind(&()), namespace = name.namespace, name = name.name, %error,
-            "object ignored: it does not match its type"
+            "object does not match its type: its last readable version is used, if any"
         );
-    }
-    (name, parsed.ok().map(Arc::new))
+        Box::new(metadata)
+    });
+    (name, parsed)
+}
+
+/// The last readable version of an object, with newer metadata; `None` if that is of another object of the name.
+fn last_readable<K>(old: Option<&Arc<K>>, metadata: ObjectMeta) -> Option<Arc<K>>
+where
+    K: Resource<DynamicType = ()> + Clone,
+{
+    let old = old.filter(|old| old.meta().uid == metadata.uid)?;
+    let mut kept = old.as_ref().clone();
+    *kept.meta_mut() = metadata;
+    Some(Arc::new(kept))
 }
 
 #[cfg(test)]
@@ -439,23 +492,55 @@ mod tests {
         assert_eq!(recreated, stats(3, 1), "another object of that name");
     }
 
+    /// A newer version of a controller may write objects that this one cannot read.
     #[test]
-    fn an_object_of_the_wrong_type_is_treated_as_absent() {
-        let mut bad = object("bad");
-        bad.data = serde_json::json!({ "data": [1] });
+    fn an_unreadable_version_does_not_replace_the_last_readable_one() {
+        let with = |uid: &str, data: serde_json::Value| {
+            let mut object = object("a");
+            object.metadata.uid = Some(uid.to_owned());
+            object.data = serde_json::json!({ "data": data });
+            object
+        };
+        let good = with("1", serde_json::json!({ "key": "value" }));
+        let mut bad = with("1", serde_json::json!([1]));
+        bad.metadata.generation = Some(2);
+        let name = NamespacedName::new("n", "a");
+        let unreadable = BTreeSet::from([name.clone()]);
+        let list = |store: &Store<ConfigMap>, object: &DynamicObject| {
+            for event in [Event::Init, Event::InitApply(object.clone()), Event::InitDone] {
+                store.apply_event(event);
+            }
+        };
+
         let store = Store::<ConfigMap>::default();
-        for event in [
-            Event::Init,
-            Event::InitApply(bad.clone()),
-            Event::InitApply(object("a")),
-            Event::InitDone,
-        ] {
-            store.apply_event(event);
+        list(&store, &bad);
+        assert!(store.synced() && store.snapshot().is_empty());
+        assert_eq!(
+            store.unreadable(),
+            unreadable,
+            "exists, although it was never read"
+        );
+
+        list(&store, &good);
+        assert_eq!((store.snapshot().len(), store.unreadable().len()), (1, 0));
+        for change in [0, 1] {
+            if change == 0 {
+                store.apply_event(Event::Apply(bad.clone()));
+            } else {
+                list(&store, &bad);
+            }
+            let kept = store.snapshot().get(&name).cloned().expect("the last version");
+            let data = kept.data.iter().flatten().next();
+            assert_eq!(data, Some((&"key".to_owned(), &"value".to_owned())));
+            assert_eq!(kept.metadata.generation, Some(2), "newer metadata");
+            assert_eq!(store.unreadable(), unreadable);
         }
-        assert_eq!((store.synced(), store.snapshot().len()), (true, 1));
-        bad.metadata.name = Some("a".to_owned());
-        store.apply_event(Event::Apply(bad));
-        assert_eq!(store.snapshot().len(), 0);
+
+        store.apply_event(Event::Apply(with("2", serde_json::json!([1]))));
+        assert!(store.snapshot().is_empty(), "another object of the name");
+        assert_eq!(store.unreadable(), unreadable);
+        store.apply_event(Event::Delete(bad));
+        assert!(store.unreadable().is_empty());
     }
 
     #[test]

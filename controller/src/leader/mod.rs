@@ -3,6 +3,7 @@
 //! Pure: a [`LeaderSnapshot`] yields a [`Plan`]; a snapshot taken after its application yields an empty one.
 
 pub mod cluster_infos;
+mod endpoint_budget;
 mod export_status;
 pub mod heartbeat;
 pub mod label_id_store;
@@ -16,6 +17,7 @@ mod resources;
 pub mod service_account_bindings;
 pub mod services;
 pub mod stale;
+mod unreadable_exports;
 
 use crate::{cluster_id, plan::Plan, snapshot::LeaderSnapshot};
 
@@ -34,6 +36,7 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
     for export in snapshot.exports.values().filter(|e| !resources::is_known_kind(e)) {
         resources::remove_finalizer(export, &mut plan);
     }
+    unreadable_exports::keep_resource_imports(snapshot, &mut plan);
     plan
 }
 

@@ -16,6 +16,7 @@ use mc_api::{
 use mc_kube::NamespacedName;
 
 use super::{
+    endpoint_budget::{self, Candidate, Fit},
     export_status::{self, SERVICE_EXPORT_FAILED},
     merge::{self, ExporterSpec, MergeResult},
     payload,
@@ -127,7 +128,8 @@ fn merge(
         export_status::write_with_conflicts(snapshot, export, failure.as_deref(), &result.conflicts, plan);
     }
 
-    let clusters = endpoints(snapshot, exports, result, plan);
+    let current = old_endpoints.and_then(|import| import.spec.endpoints.as_ref());
+    let clusters = endpoints(snapshot, exports, result, current, plan);
     let mut imports_current = true;
     let spec = |kind: &str| ResourceImportSpec {
         name: name.clone(),
@@ -225,14 +227,15 @@ fn service_import(namespace: &str, name: &str, merged: MergeResult) -> ServiceIm
     import
 }
 
-/// The endpoints in each cluster, reduced to the ports it serves.
+/// The endpoints in each cluster, reduced to the ports it serves, as far as they fit into the import.
 fn endpoints(
     snapshot: &LeaderSnapshot,
     exports: &Exports,
     merged: &MergeResult,
+    current: Option<&EndpointsImport>,
     plan: &mut Plan,
 ) -> Vec<ClusterEndpoints> {
-    let mut clusters = BTreeMap::new();
+    let (mut candidates, mut failures) = (BTreeMap::new(), vec![]);
     for export in &exports.endpoints {
         let cluster = export.spec.cluster_id.as_str();
         let failure = match (&export.spec.endpoints, merged.ports_by_cluster.get(cluster)) {
@@ -241,22 +244,23 @@ fn endpoints(
             (Some(endpoints), Some(served)) => {
                 let rejected = payload::validate_subsets(&endpoints.subsets).err();
                 if is_active(export) && rejected.is_none() {
-                    clusters
-                        .entry(cluster)
-                        .or_insert_with(|| served_subsets(&endpoints.subsets, served));
+                    candidates.entry(cluster).or_insert_with(|| Candidate {
+                        cluster,
+                        since: export.creation_timestamp().map(|time| time.0),
+                        subsets: served_subsets(&endpoints.subsets, served),
+                    });
                 }
                 rejected.map(|cause| cause.to_string())
             }
         };
+        failures.push((export, failure));
+    }
+    let Fit { clusters, refused } = endpoint_budget::fit(candidates.into_values().collect(), current);
+    for (export, failure) in failures {
+        let failure = failure.or_else(|| Some(refused.get(&export.spec.cluster_id)?.to_string()));
         export_status::write(snapshot, export, failure.as_deref(), plan);
     }
     clusters
-        .into_iter()
-        .map(|(cluster, subsets)| ClusterEndpoints {
-            cluster_id: cluster.to_owned(),
-            subsets,
-        })
-        .collect()
 }
 
 /// The subsets with only the ports in `served`; subsets without such a port are removed.

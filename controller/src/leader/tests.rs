@@ -7,8 +7,9 @@ mod observability;
 mod policies;
 mod services;
 mod stale;
+mod unreadable;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
@@ -48,6 +49,7 @@ fn leader_snapshot() -> LeaderSnapshot {
         service_account_bindings: ObjectMap::default(),
         announces: ObjectMap::default(),
         exports: ObjectMap::default(),
+        unreadable_exports: BTreeSet::new(),
         imports: ObjectMap::default(),
         label_id_shards: None,
         heartbeats: BTreeMap::new(),

@@ -16,7 +16,7 @@ const RELIST_HOLD: SignedDuration = SignedDuration::from_secs(5);
 const REGRESSION_HOLD: SignedDuration = SignedDuration::from_mins(1);
 
 /// The kinds made from imports.
-const IMPORTED_KINDS: [Kind; 6] = [
+pub(crate) const IMPORTED_KINDS: [Kind; 6] = [
     Kind::ClusterInfoImport,
     Kind::ClusterNetworkPolicy,
     Kind::EndpointSlice,

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use mc_api::{
     condition::{self, Condition},
-    names,
     resource_export::{FAILURE, SUCCEEDED},
     service_export::{CONFLICT, READY, ServiceExport, ServiceExportStatus, VALID, conflict, ready, reason},
 };
@@ -61,7 +60,7 @@ pub(super) fn status(
             let message = "The Service is exported successfully";
             set(Condition::new(VALID, condition::TRUE, reason::SUCCEED, message));
             set(
-                match membership.and_then(|membership| leader_failure(membership, export)) {
+                match membership.and_then(|membership| import_failure(membership, export)) {
                     Some(why) => Condition::new(READY, condition::FALSE, ready::FAILED, why),
                     None => Condition::new(READY, condition::TRUE, ready::EXPORTED, message),
                 },
@@ -173,15 +172,23 @@ fn leader_condition<'a>(
     export: &ServiceExport,
     type_: &str,
 ) -> Option<&'a Condition> {
-    let namespace = export.namespace().unwrap_or_default();
-    let name = names::service_export(membership.cluster_id, &namespace, &export.name_any());
-    let status = existing_export(membership, &name)?.status.as_ref()?;
+    let [service, _] = export_names(membership, &NamespacedName::from(&export.metadata));
+    condition_of(membership, &service, type_)
+}
+
+fn condition_of<'a>(membership: &ActiveMembership<'a>, name: &str, type_: &str) -> Option<&'a Condition> {
+    let status = existing_export(membership, name)?.status.as_ref()?;
     status.conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// The leader's reason not to import it.
-fn leader_failure(membership: &ActiveMembership<'_>, export: &ServiceExport) -> Option<String> {
-    leader_condition(membership, export, FAILURE).map(|c| c.message.clone())
+/// The leader's reason not to offer the Service to other clusters, or the endpoints of one that it imports.
+fn import_failure(membership: &ActiveMembership<'_>, export: &ServiceExport) -> Option<String> {
+    let [service, endpoints] = export_names(membership, &NamespacedName::from(&export.metadata));
+    let name = match condition_of(membership, &service, SUCCEEDED) {
+        Some(_) => &endpoints,
+        None => &service,
+    };
+    condition_of(membership, name, FAILURE).map(|c| c.message.clone())
 }
 
 /// The conflict with other clusters' exports, from the leader's conditions. Antrea's leader reports failures only.
@@ -194,7 +201,7 @@ fn conflict_condition(membership: &ActiveMembership<'_>, export: &ServiceExport)
             found.message.clone(),
         ));
     }
-    let why = leader_failure(membership, export)?;
+    let why = leader_condition(membership, export, FAILURE)?.message.clone();
     Some(Condition::new(
         CONFLICT,
         condition::TRUE,

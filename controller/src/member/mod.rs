@@ -36,6 +36,7 @@ pub mod selector_exports;
 mod service_imports;
 pub mod slices;
 mod traffic_stats;
+pub mod unreadable_imports;
 mod withdrawal;
 
 use kube::ResourceExt;
@@ -64,6 +65,10 @@ pub struct ActiveMembership<'a> {
 /// The writes, issues and Events for a snapshot.
 pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     let mut plan = Plan::default();
+    if unreadable_imports::is_membership_hidden(snapshot) {
+        unreadable_imports::report_cluster_sets(snapshot, &mut plan);
+        return plan;
+    }
     let set = membership::active_cluster_set(snapshot);
     if let Some(set) = set {
         cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
@@ -97,6 +102,7 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
         if let Some(until) = membership.leader.suppress_deletions_until {
             deletion_guard::suppress_deletions(&mut plan, until);
         }
+        unreadable_imports::keep_imports(snapshot, &mut plan);
     }
     plan
 }

@@ -185,6 +185,8 @@ impl Stores {
             service_accounts: self.service_accounts.snapshot(),
             service_account_bindings: self.service_account_bindings.snapshot(),
             announces,
+            // Before the objects: one that becomes readable between the two is in both.
+            unreadable_exports: self.exports.unreadable(),
             exports: self.exports.snapshot(),
             imports: self.imports.snapshot(),
             label_id_shards: self.label_id_shards.as_ref().map(Store::snapshot),

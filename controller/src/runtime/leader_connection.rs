@@ -160,6 +160,8 @@ impl LeaderConnection {
                 .as_ref()
                 .filter(|store| store.synced())
                 .map(Store::snapshot),
+            // Before the objects: one that becomes readable between the two is in both.
+            unreadable_imports: self.imports.unreadable(),
             imports: self.imports.snapshot(),
             suppress_deletions_until: None,
         };

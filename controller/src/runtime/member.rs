@@ -30,7 +30,7 @@ use crate::{
     fence::Fence,
     member::{
         self, address_groups, connection_config, deregistration, membership,
-        membership_record::MembershipRecord,
+        membership_record::MembershipRecord, unreadable_imports,
     },
     metrics::{Metrics, ObjectGauges, object_gauges::MemberGauges},
     plan::{ApiServer, Issue, ObjectRef, Plan},
@@ -284,6 +284,9 @@ impl Member {
     /// Starts the deregistrations of ended memberships, those that ended before this process started included, and
     /// drops the deregistrations of resumed ones.
     fn sync_deregistrations(&mut self, snapshot: &MemberSnapshot) {
+        if unreadable_imports::is_membership_hidden(snapshot) {
+            return;
+        }
         let set = membership::active_cluster_set(snapshot);
         let record = MembershipRecord::from_snapshot(snapshot);
         self.deregistrations.retain(|membership| {
@@ -358,6 +361,8 @@ impl Member {
             namespace: self.namespace.clone(),
             config: self.config.clone(),
             service_cidrs: self.service_cidrs.clone(),
+            // Before the objects: one that becomes readable between the two is in both.
+            unreadable_cluster_sets: stores.cluster_sets.unreadable(),
             cluster_sets: stores.cluster_sets.snapshot(),
             memberships: stores.memberships.snapshot(),
             deregistrations: self.deregistrations.states(),

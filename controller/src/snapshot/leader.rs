@@ -1,6 +1,6 @@
 //! The input of a leader's plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
@@ -9,7 +9,7 @@ use mc_api::{
     member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
     resource_import::ResourceImport,
 };
-use mc_kube::{ObjectMap, OptionalKind};
+use mc_kube::{NamespacedName, ObjectMap, OptionalKind};
 
 /// The input of a leader's plan; all lists are complete.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct LeaderSnapshot {
     pub announces: ObjectMap<MemberClusterAnnounce>,
     /// The members' exports.
     pub exports: ObjectMap<ResourceExport>,
+    /// Those that cannot be decoded ([`mc_kube::Store::unreadable`]).
+    pub unreadable_exports: BTreeSet<NamespacedName>,
     /// The imports offered to members.
     pub imports: ObjectMap<ResourceImport>,
     /// The label ID store, where label identities are exchanged.

@@ -1,6 +1,9 @@
 //! The input of a member's plan.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -25,7 +28,7 @@ use mc_api::{
     service_export::ServiceExport,
     service_import::ServiceImport,
 };
-use mc_kube::{ObjectMap, OptionalKind};
+use mc_kube::{NamespacedName, ObjectMap, OptionalKind};
 
 use super::{DeregistrationState, Membership, PodAddresses, PodLabelCounts, StatusTimes};
 use crate::plan::ObjectRef;
@@ -43,6 +46,8 @@ pub struct MemberSnapshot {
     pub service_cidrs: Vec<IpNet>,
     /// The `ClusterSet`s; one is expected.
     pub cluster_sets: ObjectMap<ClusterSet>,
+    /// Those that cannot be decoded ([`mc_kube::Store::unreadable`]).
+    pub unreadable_cluster_sets: BTreeSet<NamespacedName>,
     /// The cluster's ID, as older guides configure it.
     pub cluster_claims: OptionalKind<ClusterClaim>,
     /// The membership record.
@@ -141,6 +146,8 @@ pub struct RemoteObjects {
     pub policy_selectors: Option<ObjectMap<ResourceExport>>,
     /// The imports of the set.
     pub imports: ObjectMap<ResourceImport>,
+    /// Those that cannot be decoded ([`mc_kube::Store::unreadable`]).
+    pub unreadable_imports: BTreeSet<NamespacedName>,
     /// The time until which an absent object may have been lost by the leader ([`crate::member::deletion_guard`]).
     pub suppress_deletions_until: Option<Timestamp>,
 }

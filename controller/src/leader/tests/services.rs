@@ -8,6 +8,41 @@ fn conditions(snapshot: &LeaderSnapshot, export: &str) -> Vec<(String, String, S
     conditions.map(|c| (c.type_, c.status, c.reason)).collect()
 }
 
+/// Finding C8: etcd refused the import of both, so that changes and deletions of the other cluster had no effect.
+#[test]
+fn an_oversized_export_freezes_no_other() {
+    let mut snapshot = leader_snapshot();
+    for cluster in ["east", "west"] {
+        insert(&mut snapshot.exports, service(cluster, "shop", "web", 80, NOW));
+    }
+    let mut large = endpoints("east", "shop", "web", "10.1.0.1");
+    let addresses: Vec<_> = (0..40_000)
+        .map(|i| json!({ "ip": format!("10.1.{}.{}", i >> 8, i & 255) }))
+        .collect();
+    large.spec.endpoints = Some(object(json!({ "subsets": [{
+        "addresses": addresses, "ports": [{ "name": "http", "port": 80 }],
+    }]})));
+    insert(&mut snapshot.exports, large);
+    for ip in ["10.2.0.1", "10.2.0.2"] {
+        insert(&mut snapshot.exports, endpoints("west", "shop", "web", ip));
+        settle(&mut snapshot);
+        let clusters = &import(&snapshot, "shop-web-endpoints")["endpoints"]["clusters"];
+        assert_eq!(clusters.as_array().unwrap().len(), 1);
+        assert_eq!(clusters[0]["subsets"][0]["addresses"], json!([{ "ip": ip }]));
+    }
+    let [(type_, status, _)] = &conditions(&snapshot, "east-shop-web-endpoints")[..] else {
+        panic!("one condition");
+    };
+    assert_eq!((type_.as_str(), status.as_str()), ("Failure", "False"));
+    let west = NamespacedName::new(NS, "west-shop-web-endpoints");
+    delete(&mut snapshot.exports, &west);
+    settle(&mut snapshot);
+    assert!(
+        !snapshot.exports.contains_key(&west),
+        "the deleted export is released"
+    );
+}
+
 #[test]
 fn ports_of_all_clusters_are_merged_and_each_exporter_has_the_conflict() {
     let mut snapshot = leader_snapshot();

@@ -144,6 +144,38 @@ fn the_leaders_status_is_copied_to_the_service_export() {
     assert_eq!(condition_summaries(&snapshot).len(), 2);
 }
 
+/// The Service itself is imported: no cluster contradicts it.
+#[test]
+fn a_failure_of_the_endpoints_is_no_conflict() {
+    let mut snapshot = exporting();
+    settle(&mut snapshot);
+    let condition =
+        |type_: &str, status: &str| json!([{ "type": type_, "status": status, "message": "too large" }]);
+    for (name, conditions) in [
+        ("east-shop-web-service", condition("Succeeded", "True")),
+        ("east-shop-web-endpoints", condition("Failure", "False")),
+    ] {
+        let mut changed = export(&snapshot, name).unwrap().as_ref().clone();
+        changed.status = Some(object(json!({ "conditions": conditions })));
+        insert(&mut leader(&mut snapshot).exports, changed);
+    }
+    settle(&mut snapshot);
+    let summaries: Vec<_> = condition_summaries(&snapshot)
+        .into_iter()
+        .map(|(type_, status, _)| (type_, status))
+        .collect();
+    let condition = |type_: &str, status: &str| (type_.to_owned(), status.to_owned());
+    assert_eq!(
+        summaries,
+        [
+            condition("Valid", "True"),
+            condition("Ready", "False"),
+            condition("Conflict", "False")
+        ]
+    );
+    assert_eq!(conditions(&snapshot)[1].message, "too large");
+}
+
 /// Type, status and reason of the conditions of the only `ServiceExport`.
 fn condition_summaries(snapshot: &MemberSnapshot) -> Vec<(String, String, String)> {
     let conditions = conditions(snapshot).into_iter();

@@ -15,9 +15,13 @@ mod observability;
 mod policies;
 mod policy_status;
 mod selector_exports;
+mod unreadable;
 mod withdrawal;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::SignedDuration;
 use k8s_openapi::{
@@ -62,6 +66,7 @@ fn snapshot() -> MemberSnapshot {
         config: Config::default(),
         service_cidrs: vec!["10.20.0.0/16".parse().unwrap()],
         cluster_sets: ObjectMap::default(),
+        unreadable_cluster_sets: BTreeSet::new(),
         cluster_claims: OptionalKind::Absent,
         memberships: ObjectMap::default(),
         node_keys: ObjectMap::default(),

@@ -1,9 +1,9 @@
 //! The connection of a client to its API server, which notices that its other end is gone.
 //!
-//! Instead of the connector of `kube` 5.0.0, which opens HTTP/1.1 connections without keep-alive: packets of a watch can
-//! be dropped for minutes before its read timeout (295 s) ends it. Here pings of HTTP/2 (RFC 9113, section 6.7) pass
-//! TCP proxies and load balancers as well; client-go sends them each 30 s. An API server without HTTP/2 is covered by
-//! the keep-alive of TCP alone, which a proxy answers itself. So does a proxy of HTTP with pings.
+//! Instead of the connector of `kube` 5.0.0, which opens HTTP/1.1 connections without keep-alive: packets of a watch
+//! can be dropped for minutes before its read timeout (295 s) ends it. Pings of HTTP/2 (RFC 9113, section 6.7) pass TCP
+//! proxies and load balancers as well; client-go sends them each 30 s. An API server without HTTP/2 is covered by the
+//! keep-alive of TCP alone, which a proxy answers itself. So does a proxy of HTTP with pings.
 
 use std::time::Duration;
 

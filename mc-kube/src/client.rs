@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{error_chain, transport};
+use crate::{Multiplexing, error_chain, transport};
 
 /// Source of a client's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl ClientError {
 }
 
 /// Builds a client; an unreachable API server is no error here.
-pub async fn client(source: ConfigSource<'_>) -> Result<Client, ClientError> {
+pub async fn client(source: ConfigSource<'_>, multiplexing: Multiplexing) -> Result<Client, ClientError> {
     let config = match source {
         ConfigSource::Kubeconfig(path) => {
             let failed = |error: &(dyn std::error::Error + 'static)| ClientError::Kubeconfig {
@@ -67,7 +67,7 @@ pub async fn client(source: ConfigSource<'_>) -> Result<Client, ClientError> {
         ConfigSource::InCluster => Config::incluster().map_err(|e| ClientError::config(&e))?,
         ConfigSource::Infer => Config::infer().await.map_err(|e| ClientError::config(&e))?,
     };
-    transport::connect(config).map_err(|e| ClientError::config(&e))
+    transport::connect(config, multiplexing).map_err(|e| ClientError::config(&e))
 }
 
 /// Builds a client of `server` from a CA bundle (PEM) and a bearer token.
@@ -85,5 +85,5 @@ pub async fn client_with_token(server: &str, ca: &[u8], token: &str) -> Result<C
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .map_err(|e| ClientError::config(&e))?;
-    transport::connect(config).map_err(|e| ClientError::config(&e))
+    transport::connect(config, Multiplexing::Shared).map_err(|e| ClientError::config(&e))
 }

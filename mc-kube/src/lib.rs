@@ -18,4 +18,5 @@ pub use error::error_chain;
 pub use name::NamespacedName;
 pub use store::{CacheState, ObjectMap, OptionalKind, RelistStats, Store, WatchContext, WatchObserver};
 pub use task::AbortOnDrop;
+pub use transport::Multiplexing;
 pub use watch::{MAX_BACKOFF, is_expired, is_unknown_kind, watch};

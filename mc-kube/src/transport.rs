@@ -27,6 +27,16 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
     timeout: Duration::from_secs(5),
 };
 
+/// The sharing of connections by requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Multiplexing {
+    /// All requests use one connection, if the API server has HTTP/2.
+    Shared,
+    /// No two requests share a connection at a time (HTTP/1.1), and a request that is given up closes its own: a dead
+    /// connection delays one request only.
+    PerRequest,
+}
+
 /// Probes of an idle connection.
 #[derive(Clone, Copy, Debug)]
 struct KeepAlive {
@@ -41,11 +51,11 @@ struct KeepAlive {
 /// # Errors
 ///
 /// The configuration has unusable credentials or certificates, or the URL of a proxy, which is not supported.
-pub(crate) fn connect(config: Config) -> Result<Client, Error> {
-    connect_with(config, KEEP_ALIVE)
+pub(crate) fn connect(config: Config, multiplexing: Multiplexing) -> Result<Client, Error> {
+    connect_with(config, multiplexing, KEEP_ALIVE)
 }
 
-fn connect_with(config: Config, keep_alive: KeepAlive) -> Result<Client, Error> {
+fn connect_with(config: Config, multiplexing: Multiplexing, keep_alive: KeepAlive) -> Result<Client, Error> {
     if config.proxy_url.is_some() {
         // The error names the URL.
         return Client::try_from(config);
@@ -57,7 +67,12 @@ fn connect_with(config: Config, keep_alive: KeepAlive) -> Result<Client, Error> 
         let name = name.try_into().map_err(|e| Error::Service(Box::new(e)))?;
         tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    let mut connector = TimeoutConnector::new(tls.enable_all_versions().wrap_connector(tcp(keep_alive)));
+    let tcp = tcp(keep_alive);
+    let tls = match multiplexing {
+        Multiplexing::Shared => tls.enable_all_versions().wrap_connector(tcp),
+        Multiplexing::PerRequest => tls.enable_http1().wrap_connector(tcp),
+    };
+    let mut connector = TimeoutConnector::new(tls);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);

@@ -131,7 +131,10 @@ async fn client() -> (Client, watch::Sender<()>) {
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();
-    (connect_with(config, SHORT).unwrap(), silence)
+    (
+        connect_with(config, Multiplexing::Shared, SHORT).unwrap(),
+        silence,
+    )
 }
 
 fn unanswered() -> Request<Vec<u8>> {

@@ -17,7 +17,7 @@ use mc_api::{
     config::{Config, MultiClusterConfig},
     listen_addr,
 };
-use mc_kube::ConfigSource;
+use mc_kube::{ConfigSource, Multiplexing};
 
 use crate::log::{self, LogFormat};
 
@@ -101,25 +101,30 @@ impl Run {
         Ok((config, metrics))
     }
 
-    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
+    pub(crate) async fn client(&self, multiplexing: Multiplexing) -> anyhow::Result<Client> {
         let source = match &self.kubeconfig {
             Some(path) => ConfigSource::Kubeconfig(path),
             None => ConfigSource::Infer,
         };
-        Ok(mc_kube::client(source).await?)
+        Ok(mc_kube::client(source, multiplexing).await?)
     }
 
-    /// The election for `lease`; `None` if disabled.
-    pub(crate) fn election(
+    /// The election for `lease`; `None` if disabled. Its connections are its own: a dead one must be noticed before the
+    /// Lease is lost.
+    pub(crate) async fn election(
         &self,
-        client: &Client,
         namespace: &str,
         lease: &'static str,
         metrics: &Arc<Metrics>,
-    ) -> Option<Election> {
+    ) -> anyhow::Result<Option<Election>> {
+        if !self.leader_elect {
+            return Ok(None);
+        }
+        let client = self.client(Multiplexing::PerRequest).await?;
         let identity = self.identity.clone().unwrap_or_else(random_identity);
-        self.leader_elect
-            .then(|| Election::new(client, namespace, lease, identity).with_metrics(metrics))
+        Ok(Some(
+            Election::new(&client, namespace, lease, identity).with_metrics(metrics),
+        ))
     }
 }
 

@@ -14,6 +14,7 @@ use controller::{
     runtime::{self, env::SystemEnvironment},
 };
 use mc_api::names;
+use mc_kube::Multiplexing;
 
 use self::cli::{Cli, Command, Crds};
 
@@ -32,9 +33,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Leader(args) => {
             let (config, metrics) = args.prepare(Role::Leader)?;
-            let client = args.client().await?;
+            let client = args.client(Multiplexing::Shared).await?;
             let namespace = args.namespace_or(names::LEADER_NAMESPACE);
-            let election = args.election(&client, &namespace, names::LEASE_LEADER, &metrics);
+            let election = args.election(&namespace, names::LEASE_LEADER, &metrics).await?;
             elected::run(election, |fence| {
                 let env = Arc::new(SystemEnvironment);
                 runtime::leader::run(client, namespace, config, fence, env, metrics)
@@ -43,9 +44,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Member(args) => {
             let (config, metrics) = args.prepare(Role::Member)?;
-            let client = args.client().await?;
+            let client = args.client(Multiplexing::Shared).await?;
             let namespace = args.namespace_or(names::MEMBER_NAMESPACE);
-            let election = args.election(&client, &namespace, names::LEASE_MEMBER, &metrics);
+            let election = args.election(&namespace, names::LEASE_MEMBER, &metrics).await?;
             elected::run(election, |fence| {
                 let env = Arc::new(SystemEnvironment);
                 runtime::member::run(client, namespace, config, fence, env, metrics)

@@ -29,7 +29,7 @@ use mc_api::network_policy::{
 };
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
-use mc_kube::ConfigSource;
+use mc_kube::{ConfigSource, Multiplexing};
 use tokio::sync::watch as state_channel;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -283,7 +283,7 @@ fn policy_watches(
 /// Client for the API server of `kubeconfig`, or of the Pod's service account.
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, SourceError> {
     let source = kubeconfig.map_or(ConfigSource::InCluster, ConfigSource::Kubeconfig);
-    Ok(mc_kube::client(source).await?)
+    Ok(mc_kube::client(source, Multiplexing::Shared).await?)
 }
 
 /// Applies events to the cache and publishes it in batches, until the receiver is dropped.

@@ -75,7 +75,7 @@ pub struct WatchContext {
 ///
 /// Guarantees: [`Store::synced`] is true only after a complete list; a new list replaces the old one at once when it is
 /// complete; an object whose new version does not match the type keeps its last one, with the metadata of the new
-/// version, and is one of [`Store::unreadable`].
+/// version, and is unreadable ([`Store::snapshot_with_unreadable`]).
 #[derive(Debug)]
 pub struct Store<K> {
     cache: Arc<Mutex<Cache<K>>>,
@@ -253,11 +253,12 @@ impl<K> Store<K> {
         self.lock().objects.clone()
     }
 
-    /// The objects whose newest version does not match the type, such as one that a newer version of a controller has
-    /// written. Those that never matched it are in no snapshot, but exist.
+    /// All objects, and those whose newest version does not match the type, such as one that a newer version of a
+    /// controller has written. Those that never matched it exist, but are not among the former.
     #[must_use]
-    pub fn unreadable(&self) -> BTreeSet<NamespacedName> {
-        self.lock().unreadable.clone()
+    pub fn snapshot_with_unreadable(&self) -> (ObjectMap<K>, BTreeSet<NamespacedName>) {
+        let cache = self.lock();
+        (cache.objects.clone(), cache.unreadable.clone())
     }
 
     /// Whether the list is complete.
@@ -329,14 +330,10 @@ impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned> Store<K> {
             }
             Event::InitApply(object) => {
                 let (name, parsed) = parse(object);
-                let object = match parsed {
-                    Ok(object) => Some(object),
-                    Err(metadata) => {
-                        cache.relisting_unreadable.insert(name.clone());
-                        last_readable(cache.objects.get(&name), *metadata)
-                    }
-                };
-                if let Some(object) = object {
+                if parsed.is_err() {
+                    cache.relisting_unreadable.insert(name.clone());
+                }
+                if let Some(object) = readable(parsed, cache.objects.get(&name)) {
                     cache.relisting.insert(name, object);
                 }
             }
@@ -356,16 +353,12 @@ impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned> Store<K> {
             }
             Event::Apply(object) => {
                 let (name, parsed) = parse(object);
-                let object = match parsed {
-                    Ok(object) => {
-                        cache.unreadable.remove(&name);
-                        Some(object)
-                    }
-                    Err(metadata) => {
-                        cache.unreadable.insert(name.clone());
-                        last_readable(cache.objects.get(&name), *metadata)
-                    }
-                };
+                if parsed.is_err() {
+                    cache.unreadable.insert(name.clone());
+                } else {
+                    cache.unreadable.remove(&name);
+                }
+                let object = readable(parsed, cache.objects.get(&name));
                 let objects = Arc::make_mut(&mut cache.objects);
                 match object {
                     Some(object) => objects.insert(name, object),
@@ -397,33 +390,36 @@ fn has_older_version<K: Resource<DynamicType = ()>>(
 /// object does not hide the others.
 fn parse<K>(mut object: DynamicObject) -> (NamespacedName, Result<Arc<K>, Box<ObjectMeta>>)
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned,
+    K: Resource<DynamicType = ()> + DeserializeOwned,
 {
     let name = NamespacedName::from(&object.metadata);
     object.metadata.managed_fields = None;
     if let Some(annotations) = &mut object.metadata.annotations {
         annotations.remove(LAST_APPLIED);
     }
-    let metadata = object.metadata.clone();
-    let parsed = serde_json::to_value(object).and_then(serde_json::from_value);
+    let parsed = serde_json::to_value(&object).and_then(serde_json::from_value);
     let parsed = parsed.map(Arc::new).map_err(|error| {
         warn!(
             kind = %K::kind(&()), namespace = name.namespace, name = name.name, %error,
             "object does not match its type: its last readable version is used, if any"
         );
-        Box::new(metadata)
+        Box::new(object.metadata)
     });
     (name, parsed)
 }
 
-/// The last readable version of an object, with newer metadata; `None` if that is of another object of the name.
-fn last_readable<K>(old: Option<&Arc<K>>, metadata: ObjectMeta) -> Option<Arc<K>>
+/// The object, else its last readable version with the new metadata; `None` if that is of another object of the name.
+fn readable<K>(parsed: Result<Arc<K>, Box<ObjectMeta>>, old: Option<&Arc<K>>) -> Option<Arc<K>>
 where
     K: Resource<DynamicType = ()> + Clone,
 {
+    let metadata = match parsed {
+        Ok(object) => return Some(object),
+        Err(metadata) => metadata,
+    };
     let old = old.filter(|old| old.meta().uid == metadata.uid)?;
     let mut kept = old.as_ref().clone();
-    *kept.meta_mut() = metadata;
+    *kept.meta_mut() = *metadata;
     Some(Arc::new(kept))
 }
 
@@ -512,17 +508,19 @@ mod tests {
             }
         };
 
+        let unreadable_of = |store: &Store<ConfigMap>| store.snapshot_with_unreadable().1;
+
         let store = Store::<ConfigMap>::default();
         list(&store, &bad);
         assert!(store.synced() && store.snapshot().is_empty());
         assert_eq!(
-            store.unreadable(),
+            unreadable_of(&store),
             unreadable,
             "exists, although it was never read"
         );
 
         list(&store, &good);
-        assert_eq!((store.snapshot().len(), store.unreadable().len()), (1, 0));
+        assert_eq!((store.snapshot().len(), unreadable_of(&store).len()), (1, 0));
         for change in [0, 1] {
             if change == 0 {
                 store.apply_event(Event::Apply(bad.clone()));
@@ -533,14 +531,14 @@ mod tests {
             let data = kept.data.iter().flatten().next();
             assert_eq!(data, Some((&"key".to_owned(), &"value".to_owned())));
             assert_eq!(kept.metadata.generation, Some(2), "newer metadata");
-            assert_eq!(store.unreadable(), unreadable);
+            assert_eq!(unreadable_of(&store), unreadable);
         }
 
         store.apply_event(Event::Apply(with("2", serde_json::json!([1]))));
         assert!(store.snapshot().is_empty(), "another object of the name");
-        assert_eq!(store.unreadable(), unreadable);
+        assert_eq!(unreadable_of(&store), unreadable);
         store.apply_event(Event::Delete(bad));
-        assert!(store.unreadable().is_empty());
+        assert!(unreadable_of(&store).is_empty());
     }
 
     #[test]

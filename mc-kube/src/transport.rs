@@ -3,7 +3,7 @@
 //! Instead of the connector of `kube` 5.0.0, which opens HTTP/1.1 connections without keep-alive: packets of a watch
 //! can be dropped for minutes before its read timeout (295 s) ends it. Pings of HTTP/2 (RFC 9113, section 6.7) pass TCP
 //! proxies and load balancers as well; client-go sends them each 30 s. An API server without HTTP/2 is covered by the
-//! keep-alive of TCP alone, which a proxy answers itself. So does a proxy of HTTP with pings.
+//! keep-alive of TCP alone, which a proxy answers itself; a proxy of HTTP answers the pings, too.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
 
 /// Time limit for opening a connection: TCP and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The default of [`KeepAlive`]: a dead connection is closed 10 s after its last packet, or 11 s without HTTP/2.
+/// The probes of all clients: a dead connection is closed 10 s after its last packet, without HTTP/2 at the next probe.
 const KEEP_ALIVE: KeepAlive = KeepAlive {
     interval: Duration::from_secs(5),
     timeout: Duration::from_secs(5),

@@ -65,15 +65,18 @@ fn fit_within(budget: usize, mut candidates: Vec<Candidate<'_>>, current: Option
         shares.insert(&share.cluster_id, &share.subsets);
     }
     candidates.sort_by(|a, b| (a.since, a.cluster).cmp(&(b.since, b.cluster)));
-    let share = |cluster: &str| shares.get(cluster).copied();
-    let reserved = |candidate: &Candidate<'_>| {
-        let share = share(candidate.cluster).map_or(0, size);
-        share.min(size(&candidate.subsets))
-    };
-    let mut used: usize = candidates.iter().map(reserved).sum();
+    // With the size, and the part of it that the cluster has already.
+    let sized: Vec<_> = candidates
+        .into_iter()
+        .map(|candidate| {
+            let size = size_of(&candidate.subsets);
+            let share = shares.get(candidate.cluster).map_or(0, |share| size_of(share));
+            (candidate, size, share.min(size))
+        })
+        .collect();
+    let mut used: usize = sized.iter().map(|(_, _, reserved)| reserved).sum();
     let (mut accepted, mut refused) = (BTreeMap::new(), BTreeMap::new());
-    for candidate in candidates {
-        let (size, reserved) = (size(&candidate.subsets), reserved(&candidate));
+    for (candidate, size, reserved) in sized {
         let others = used.saturating_sub(reserved);
         if size == reserved || others.saturating_add(size) <= budget {
             used = others.saturating_add(size);
@@ -86,7 +89,7 @@ fn fit_within(budget: usize, mut candidates: Vec<Candidate<'_>>, current: Option
             budget,
         };
         refused.insert(candidate.cluster.to_owned(), error);
-        if let Some(share) = share(candidate.cluster) {
+        if let Some(share) = shares.get(candidate.cluster) {
             accepted.insert(candidate.cluster, share.to_vec());
         }
     }
@@ -104,15 +107,20 @@ fn by_cluster(accepted: BTreeMap<&str, Vec<EndpointSubset>>) -> Vec<ClusterEndpo
     clusters.collect()
 }
 
-/// An upper bound of [`size`] without serialization, which most Services are far below; `None` for subsets with fields
+/// An upper bound of [`size_of`] without serialization, for the many small Services; `None` for subsets with fields
 /// that our exporters do not write.
 fn size_bound(subsets: &[EndpointSubset]) -> Option<usize> {
     /// Names of fields and punctuation of an address or a port.
     const FIELDS: usize = 100;
     /// The longest escape of a byte.
     const ESCAPE: usize = 6;
-    let text = |text: &str| text.len().saturating_mul(ESCAPE);
-    let optional = |value: &Option<String>| value.as_deref().map_or(0, text);
+    let bytes = |texts: [Option<&str>; 3]| {
+        let escaped = texts
+            .into_iter()
+            .flatten()
+            .map(|text| text.len().saturating_mul(ESCAPE));
+        escaped.fold(FIELDS, usize::saturating_add)
+    };
     let mut bound = FIELDS;
     for subset in subsets {
         if subset.not_ready_addresses.is_some() {
@@ -123,31 +131,23 @@ fn size_bound(subsets: &[EndpointSubset]) -> Option<usize> {
             if address.target_ref.is_some() {
                 return None;
             }
-            bound = [
-                text(&address.ip),
-                optional(&address.hostname),
-                optional(&address.node_name),
-                FIELDS,
-            ]
-            .into_iter()
-            .fold(bound, usize::saturating_add);
+            let texts = [
+                Some(address.ip.as_str()),
+                address.hostname.as_deref(),
+                address.node_name.as_deref(),
+            ];
+            bound = bound.saturating_add(bytes(texts));
         }
         for port in subset.ports.iter().flatten() {
-            bound = [
-                optional(&port.name),
-                optional(&port.protocol),
-                optional(&port.app_protocol),
-                FIELDS,
-            ]
-            .into_iter()
-            .fold(bound, usize::saturating_add);
+            let texts = [&port.name, &port.protocol, &port.app_protocol].map(Option::as_deref);
+            bound = bound.saturating_add(bytes(texts));
         }
     }
     Some(bound)
 }
 
 /// Bytes of JSON.
-fn size(subsets: &[EndpointSubset]) -> usize {
+fn size_of(subsets: &[EndpointSubset]) -> usize {
     serde_json::to_vec(subsets).map_or(usize::MAX, |json| json.len())
 }
 
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// A subset of `len` addresses of some 30 bytes each.
+    /// A subset of `len` addresses of some 20 bytes each.
     fn subsets(len: usize) -> Vec<EndpointSubset> {
         let addresses =
             (0..len).map(|i| json!({ "ip": format!("10.{}.{}.{}", i >> 16, (i >> 8) & 255, i & 255) }));
@@ -252,7 +252,7 @@ mod tests {
             let port = json!({ "port": 65_535, "name": text, "protocol": text, "appProtocol": text });
             let subset = json!({ "addresses": addresses, "ports": [port.clone(), port] });
             let subsets: Vec<EndpointSubset> = serde_json::from_value(json!(vec![subset; count])).unwrap();
-            prop_assert!(size_bound(&subsets) >= Some(size(&subsets)));
+            prop_assert!(size_bound(&subsets) >= Some(size_of(&subsets)));
         }
 
         /// The result fits, no export that does is refused, and one that shrinks or stays is accepted.
@@ -268,14 +268,14 @@ mod tests {
             };
             let current = import(fit_small(all(&before), None).clusters);
             let fitted = fit_small(all(&after), Some(&current));
-            let total: usize = fitted.clusters.iter().map(|c| size(&c.subsets)).sum();
+            let total: usize = fitted.clusters.iter().map(|c| size_of(&c.subsets)).sum();
             prop_assert!(total <= SMALL, "{total}");
             for (id, len) in ids.iter().zip(&after) {
                 let of = |clusters: &[ClusterEndpoints]| {
                     clusters.iter().find(|c| c.cluster_id == *id).map(|c| c.subsets.clone())
                 };
-                let share = of(&current.clusters).map_or(0, |subsets| size(&subsets));
-                let size = size(&subsets(*len));
+                let share = of(&current.clusters).map_or(0, |subsets| size_of(&subsets));
+                let size = size_of(&subsets(*len));
                 if let Some(error) = fitted.refused.get(*id) {
                     prop_assert!(size > share && error.used + size > SMALL, "{error}");
                 } else {

@@ -16,7 +16,7 @@ use super::{
     export_payload::{ExportError, ExportPayload, payload},
     export_status::status,
     ip_families::ReachableFamilies,
-    resource_exports::{apply_export, existing_export, export_names},
+    resource_exports::{apply_export, existing_export, export_names, is_of},
     slices::SliceIndex,
     withdrawal::exported_until,
 };
@@ -141,8 +141,7 @@ fn name_owners(
         let names = export_names(membership, &service);
         // One of the two may have been deleted.
         let mut existing = names.iter().filter_map(|name| existing_export(membership, name));
-        let is_current_owner =
-            existing.any(|e| (&e.spec.namespace, &e.spec.name) == (&service.namespace, &service.name));
+        let is_current_owner = existing.any(|e| is_of(e, &service));
         let [name, _] = names;
         let since = export.creation_timestamp();
         NameRequest {

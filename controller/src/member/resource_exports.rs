@@ -31,6 +31,11 @@ pub(super) fn existing_export<'a>(
     get(&membership.leader.exports, membership.leader_namespace, name).map(AsRef::as_ref)
 }
 
+/// Whether an export is of that Service; a Service of another Namespace can have the same name in the leader cluster.
+pub(super) fn is_of(export: &ResourceExport, service: &NamespacedName) -> bool {
+    (&export.spec.namespace, &export.spec.name) == (&service.namespace, &service.name)
+}
+
 /// Writes the export unless it is up to date; returns whether it was.
 pub(super) fn apply_export(
     membership: &ActiveMembership<'_>,

@@ -1,14 +1,16 @@
 //! The withdrawal of a Service without ready endpoints.
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use mc_api::{
     condition::{self, Condition},
-    names,
     service_export::{ServiceExport, VALID, reason},
 };
+use mc_kube::NamespacedName;
 
-use super::{ActiveMembership, resource_exports::existing_export};
+use super::{
+    ActiveMembership,
+    resource_exports::{existing_export, export_names, is_of},
+};
 use crate::snapshot::{MemberSnapshot, api_time};
 
 /// The time until which a Service without ready endpoints remains exported; `None` if it is not exported, or if that
@@ -21,21 +23,10 @@ pub(super) fn exported_until(
     membership: &ActiveMembership<'_>,
     export: &ServiceExport,
 ) -> Option<Timestamp> {
-    let name = names::service_export(
-        membership.cluster_id,
-        &export.namespace().unwrap_or_default(),
-        &export.name_any(),
-    );
-    let exported = existing_export(membership, &name)?;
-    // A ServiceExport of another Namespace can have the same name in the leader cluster.
-    let is_of_service = (exported.spec.namespace.as_str(), exported.spec.name.as_str())
-        == (
-            export.namespace().unwrap_or_default().as_str(),
-            export.name_any().as_str(),
-        );
-    if !is_of_service || exported.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
+    let service = NamespacedName::from(&export.metadata);
+    let [name, _] = export_names(membership, &service);
+    existing_export(membership, &name)
+        .filter(|exported| is_of(exported, &service) && exported.metadata.deletion_timestamp.is_none())?;
     let now = api_time(snapshot.now).0;
     // A clock that was set back does not prolong it.
     let since = without_endpoints_since(export).map_or(now, |since| since.min(now));

@@ -151,8 +151,11 @@ impl LeaderConnection {
     /// The leader's objects.
     #[must_use]
     pub fn remote_objects(&mut self, now: Timestamp) -> RemoteObjects {
+        // Read first: a list that is complete now is complete in the snapshots.
+        let synced = self.announces.synced() && self.exports.synced() && self.imports.synced();
+        let (imports, unreadable_imports) = self.imports.snapshot_with_unreadable();
         let mut objects = RemoteObjects {
-            synced: self.announces.synced() && self.exports.synced() && self.imports.synced(),
+            synced,
             announces: self.announces.snapshot(),
             exports: self.exports.snapshot(),
             policy_selectors: self
@@ -160,9 +163,8 @@ impl LeaderConnection {
                 .as_ref()
                 .filter(|store| store.synced())
                 .map(Store::snapshot),
-            // Before the objects: one that becomes readable between the two is in both.
-            unreadable_imports: self.imports.unreadable(),
-            imports: self.imports.snapshot(),
+            imports,
+            unreadable_imports,
             suppress_deletions_until: None,
         };
         // Read last: the counters include every list of the snapshots.

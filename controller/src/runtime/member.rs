@@ -356,14 +356,14 @@ impl Member {
             (None, None) => LeaderConnectionState::Idle,
         };
         let stores = &self.stores;
+        let (cluster_sets, unreadable_cluster_sets) = stores.cluster_sets.snapshot_with_unreadable();
         MemberSnapshot {
             now,
             namespace: self.namespace.clone(),
             config: self.config.clone(),
             service_cidrs: self.service_cidrs.clone(),
-            // Before the objects: one that becomes readable between the two is in both.
-            unreadable_cluster_sets: stores.cluster_sets.unreadable(),
-            cluster_sets: stores.cluster_sets.snapshot(),
+            cluster_sets,
+            unreadable_cluster_sets,
             memberships: stores.memberships.snapshot(),
             deregistrations: self.deregistrations.states(),
             cluster_claims: stores.cluster_claims.optional(),

@@ -46,7 +46,7 @@ pub struct MemberSnapshot {
     pub service_cidrs: Vec<IpNet>,
     /// The `ClusterSet`s; one is expected.
     pub cluster_sets: ObjectMap<ClusterSet>,
-    /// Those that cannot be decoded ([`mc_kube::Store::unreadable`]).
+    /// Those that cannot be decoded ([`mc_kube::Store::snapshot_with_unreadable`]).
     pub unreadable_cluster_sets: BTreeSet<NamespacedName>,
     /// The cluster's ID, as older guides configure it.
     pub cluster_claims: OptionalKind<ClusterClaim>,
@@ -146,7 +146,7 @@ pub struct RemoteObjects {
     pub policy_selectors: Option<ObjectMap<ResourceExport>>,
     /// The imports of the set.
     pub imports: ObjectMap<ResourceImport>,
-    /// Those that cannot be decoded ([`mc_kube::Store::unreadable`]).
+    /// Those that cannot be decoded ([`mc_kube::Store::snapshot_with_unreadable`]).
     pub unreadable_imports: BTreeSet<NamespacedName>,
     /// The time until which an absent object may have been lost by the leader ([`crate::member::deletion_guard`]).
     pub suppress_deletions_until: Option<Timestamp>,

@@ -8,7 +8,7 @@ use crate::{
 };
 
 const WEST_NODE: &str = "west-n2";
-/// An address of Antrea's time, which no Pod has.
+/// An address that no Pod has any more.
 const STALE: &str = "192.0.2.7";
 
 /// Kubernetes mirrors the Endpoints into a slice, by which the controller finds them.

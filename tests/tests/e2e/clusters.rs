@@ -194,6 +194,13 @@ impl Cluster {
         self.kubectl(&["rollout", "status", deployment, "-n", namespace, "--timeout=120s"]);
     }
 
+    /// The controller's Pod that is not terminating.
+    pub(crate) fn controller_pod(self, namespace: &str) -> Value {
+        let mut pods = self.list(namespace, "pods", "component=antrea-mc-controller");
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods.pop().expect("a Pod of the controller")
+    }
+
     /// The first internal address of a Node.
     pub(crate) fn node_ip(self, node: &str) -> String {
         let path = "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}";

@@ -13,7 +13,7 @@ use mc_tests::{
 use serde_json::Value;
 
 use crate::{
-    clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST, agent_pid, on_node, try_on_node},
+    clusters::{EAST, SHORT_TIMEOUT, WEST, agent_pid, on_node, try_on_node},
     workload::Namespace,
 };
 
@@ -22,7 +22,7 @@ const WEST_NODE: &str = "west-n2";
 const EAST_NODE: &str = "east-n1";
 /// Promised time until a client notices that its connection is dead.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(15);
-/// The shortest time until the first probe; a client that notices earlier was not cut off.
+/// A client that notices earlier was not cut off: the first ping follows 5 s after the last packet.
 const MIN_NOTICE: Duration = Duration::from_secs(4);
 const TABLE: &str = "mc_half_open";
 
@@ -51,7 +51,7 @@ fn half_open_watches_are_noticed_within_fifteen_seconds() {
 
 /// Cuts the connections of east's controller and of an agent; `late` is a Service that west exports meanwhile.
 fn half_open(ns: &Namespace, late: &str) {
-    let pod = controller_pod(EAST);
+    let pod = EAST.controller_pod("kube-system");
     let text = |field: &str| pod.pointer(field).and_then(Value::as_str).expect("a field");
     let controller = find_pod_process("mc-controller", "POD_NAME", text("/metadata/name"));
     let old = [controller.expect("the controller"), agent_pid(EAST_NODE)].map(Connections::of);
@@ -137,15 +137,6 @@ metadata: {{name: {name}, namespace: {namespace}}}
 fn uid(ns: &Namespace, service: &str) -> Option<String> {
     let service = EAST.get(ns.0, "service", service)?;
     service["metadata"]["uid"].as_str().map(str::to_owned)
-}
-
-/// The only Pod of a member's controller.
-fn controller_pod(cluster: Cluster) -> Value {
-    let pods = cluster.list("kube-system", "pod", "component=antrea-mc-controller");
-    let mut running = pods
-        .into_iter()
-        .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-    running.next().expect("a Pod of the controller")
 }
 
 // === impl Connections ===

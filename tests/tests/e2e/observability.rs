@@ -17,16 +17,9 @@ const CONTROLLERS: [(Cluster, &str, &str); 3] = [
 ];
 const WEST_ID: &str = "test-cluster-west";
 
-/// The controller's Pod that is not terminating.
-fn pod(cluster: Cluster, namespace: &str) -> Value {
-    let mut pods = cluster.list(namespace, "pods", "component=antrea-mc-controller");
-    pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-    pods.pop().expect("a Pod of the controller")
-}
-
 /// HTTP GET from a controller's Pod.
 fn http_get(cluster: Cluster, namespace: &str, path: &str) -> String {
-    let pod = pod(cluster, namespace);
+    let pod = cluster.controller_pod(namespace);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let url = format!("http://{}:8080{path}", text(&pod["status"]["podIP"]));
     let program = std::env::var("MC_TRAFFIC").expect("MC_TRAFFIC");
@@ -94,7 +87,7 @@ fn wait_warning(cluster: Cluster, namespace: &str, kind: &str, name: &str, reaso
 #[test]
 fn probes_make_controllers_ready() {
     for (cluster, namespace, _) in CONTROLLERS {
-        let pod = pod(cluster, namespace);
+        let pod = cluster.controller_pod(namespace);
         let container = &pod["spec"]["containers"][0];
         for probe in ["livenessProbe", "readinessProbe"] {
             assert_eq!(container[probe]["httpGet"]["port"], "health", "{probe}");

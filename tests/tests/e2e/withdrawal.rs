@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     clusters::{EAST, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
-    workload::Namespace,
+    workload::{Namespace, SERVER_CONTAINER},
 };
 
 const WEST_NODE: &str = "west-n2";
@@ -138,10 +138,7 @@ spec:
       nodeName: {WEST_NODE}
       terminationGracePeriodSeconds: 0
       containers:
-      - name: web
-        image: mc-gateway/test:latest
-        imagePullPolicy: IfNotPresent
-        command: [/usr/bin/mc-traffic, echo-server, --port=8080]
+{SERVER_CONTAINER}
         readinessProbe: {{tcpSocket: {{port: 8080}}, initialDelaySeconds: {delay}, periodSeconds: 1}}
 "
         )

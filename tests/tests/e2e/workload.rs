@@ -18,6 +18,12 @@ const MAX_STREAM_REQUESTS: u32 = 60_000;
 /// A Namespace in some clusters, deleted on drop.
 pub(crate) struct Namespace(pub(crate) &'static str, &'static [Cluster]);
 
+/// The container of an HTTP server, in a Deployment.
+pub(crate) const SERVER_CONTAINER: &str = "      - name: web
+        image: mc-gateway/test:latest
+        imagePullPolicy: IfNotPresent
+        command: [/usr/bin/mc-traffic, echo-server, --port=8080]";
+
 impl Namespace {
     /// In both members.
     pub(crate) fn create(name: &'static str) -> Self {
@@ -69,10 +75,7 @@ spec:
       nodeName: {node}
       terminationGracePeriodSeconds: 0
       containers:
-      - name: web
-        image: mc-gateway/test:latest
-        imagePullPolicy: IfNotPresent
-        command: [/usr/bin/mc-traffic, echo-server, --port=8080]
+{SERVER_CONTAINER}
 "
         ));
         cluster.kubectl(&[

@@ -50,6 +50,7 @@ pub const CONVERGE_FAILURE: &str = "ConvergeFailure";
     printcolumn = r#"{"name":"Kind","type":"string","jsonPath":".spec.kind","description":"Kind of the exported resource"}"#,
     printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.namespace","description":"Namespace of the exported object"}"#,
     printcolumn = r#"{"name":"Name","type":"string","jsonPath":".spec.name","description":"Name of the exported object"}"#,
+    printcolumn = r#"{"name":"Outcome","type":"string","jsonPath":".status.conditions[0].type","description":"Succeeded or Failure"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default)]

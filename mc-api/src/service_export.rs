@@ -180,7 +180,29 @@ impl ServiceExport {
     pub fn crd() -> CustomResourceDefinition {
         schema::top_level::<Self, Fields>(&TopLevelKind {
             doc: "Exports the Service of the same name and Namespace to the ClusterSet.",
-            columns: &[Column::age()],
+            columns: &[
+                Column::string(
+                    "Valid",
+                    ".status.conditions[?(@.type=='Valid')].status",
+                    "Whether the Service can be exported",
+                ),
+                Column::string(
+                    "Ready",
+                    ".status.conditions[?(@.type=='Ready')].status",
+                    "Whether the Service is exported",
+                ),
+                Column::string(
+                    "Conflict",
+                    ".status.conditions[?(@.type=='Conflict')].status",
+                    "Whether the export conflicts with those of other clusters",
+                ),
+                Column::string(
+                    "Reason",
+                    ".status.conditions[?(@.type=='Valid')].reason",
+                    "The reason of Valid",
+                ),
+                Column::age(),
+            ],
             status: true,
             short_names: &["svcex", "svcexport"],
         })

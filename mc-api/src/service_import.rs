@@ -55,6 +55,8 @@ pub fn is_headless(service: &ServiceSpec) -> bool {
     doc = "A Service of the ClusterSet, usable in this cluster.",
     printcolumn = r#"{"name":"Type","type":"string","jsonPath":".spec.type","description":"ClusterSetIP or Headless"}"#,
     printcolumn = r#"{"name":"IP","type":"string","jsonPath":".spec.ips","description":"The address in this cluster"}"#,
+    printcolumn = r#"{"name":"Clusters","type":"string","jsonPath":".status.clusters","description":"The exporting clusters"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status","description":"Whether the import is usable"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]

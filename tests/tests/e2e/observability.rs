@@ -274,3 +274,74 @@ fn a_service_that_blocks_an_import_gets_an_event() {
     );
     ns.unexport(WEST);
 }
+
+/// The cells of the only object that `kubectl get` prints, by column.
+fn printed(cluster: Cluster, namespace: &str, kind: &str, name: &str) -> Vec<(String, String)> {
+    let out = cluster.kubectl(&["get", kind, name, "-n", namespace]);
+    let lines: Vec<_> = out.lines().collect();
+    let [header, row] = lines.as_slice() else {
+        panic!("not one object:\n{out}")
+    };
+    // Cells are aligned, and names of columns contain single spaces.
+    let names: Vec<_> = header
+        .split("  ")
+        .map(str::trim)
+        .filter(|n| !n.is_empty())
+        .collect();
+    let cells: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(names.len(), cells.len(), "{out}");
+    let owned = |(name, cell): (&&str, &&str)| ((*name).to_owned(), (*cell).to_owned());
+    names.iter().zip(&cells).map(owned).collect()
+}
+
+#[test]
+fn kubectl_prints_the_outcome_of_exports_and_imports() {
+    let ns = Namespace::create("e2e-columns");
+    ns.serve(WEST, "west-n2", 1);
+    ns.export(WEST);
+    ns.wait_imported(EAST, 1);
+    let exported = format!("{WEST_ID}-{}-web-service", ns.0);
+    let check =
+        |(cluster, namespace): (Cluster, &str), kind: &str, name: &str, columns: &str, cells: &[&str]| {
+            cluster.wait_for(&format!("the columns of {kind}"), SHORT_TIMEOUT, || {
+                let (names, row): (Vec<_>, Vec<_>) =
+                    printed(cluster, namespace, kind, name).into_iter().unzip();
+                if names.join(", ") == columns && row.iter().zip(cells).all(|(seen, wanted)| seen == wanted) {
+                    Ok(())
+                } else {
+                    Err(format!("{names:?} {row:?}"))
+                }
+            });
+        };
+    check(
+        (WEST, ns.0),
+        "serviceexport",
+        "web",
+        "NAME, VALID, READY, CONFLICT, REASON, AGE",
+        &["web", "True", "True", "False", "Succeed"],
+    );
+    check(
+        (EAST, ns.0),
+        "serviceimport",
+        "web",
+        "NAME, TYPE, IP, CLUSTERS, READY, AGE",
+        &["web", "ClusterSetIP"],
+    );
+    check(
+        (LEADER, "antrea-multicluster"),
+        "resourceexport",
+        &exported,
+        "NAME, CLUSTER ID, KIND, NAMESPACE, NAME, OUTCOME, AGE",
+        &[&exported, WEST_ID, "Service", ns.0, "web", "Succeeded"],
+    );
+    let import = printed(EAST, ns.0, "serviceimport", "web");
+    let cell = |column: &str| {
+        import
+            .iter()
+            .find(|(name, _)| name == column)
+            .map(|(_, cell)| cell.as_str())
+    };
+    let clusters = format!("[{{\"cluster\":\"{WEST_ID}\"}}]");
+    assert_eq!(cell("CLUSTERS"), Some(clusters.as_str()));
+    assert_eq!(cell("READY"), Some("True"));
+}

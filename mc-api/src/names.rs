@@ -55,6 +55,11 @@ pub const ANNOTATION_EXPORTED_KEYS: &str = "mc-gateway.io/exported-keys";
 pub const ANNOTATION_CLUSTER_ID: &str = "multicluster.antrea.io/cluster-id";
 /// On a `MemberClusterAnnounce`: the last heartbeat, RFC 3339.
 pub const ANNOTATION_TOUCH_TS: &str = "touch-ts";
+/// Superset, on the `ConfigMap` [`MEMBERSHIP_RECORDS`]: the time since which there is no `ClusterSet`, RFC 3339.
+pub const ANNOTATION_WITHOUT_CLUSTER_SET_SINCE: &str = "mc-gateway.io/without-cluster-set-since";
+/// Superset, on a member's `ClusterSet`: the time until which imports that the leader lacks may be deleted in any
+/// number, RFC 3339.
+pub const ANNOTATION_MASS_DELETION_UNTIL: &str = "mc-gateway.io/mass-deletion-until";
 /// On a `ClusterNetworkPolicy`: it is an import.
 pub const ANNOTATION_IMPORTED_POLICY: &str = "multicluster.antrea.io/imported-acnp";
 /// Superset, on an imported `ClusterNetworkPolicy`: hash of the spec as written.

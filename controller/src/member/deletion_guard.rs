@@ -8,22 +8,13 @@
 use jiff::{SignedDuration, Timestamp};
 use mc_kube::RelistStats;
 
-use crate::plan::{ApiServer, Kind, Plan, Write, WriteOp};
+use super::imported_objects::deletes_import;
+use crate::plan::Plan;
 
 /// The time after a relist in which the other lists are read again: watches back off for at most 3 s.
 const RELIST_HOLD: SignedDuration = SignedDuration::from_secs(5);
 /// The time in which members and the leader's controller write lost objects again.
 const REGRESSION_HOLD: SignedDuration = SignedDuration::from_mins(1);
-
-/// The kinds made from imports.
-pub(crate) const IMPORTED_KINDS: [Kind; 6] = [
-    Kind::ClusterInfoImport,
-    Kind::ClusterNetworkPolicy,
-    Kind::EndpointSlice,
-    Kind::LabelIdentity,
-    Kind::Service,
-    Kind::ServiceImport,
-];
 
 /// The relists of the leader's lists so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,10 +46,6 @@ impl DeletionGuard {
 
 /// Removes deletions of imports from the plan and requeues at the end of the suppression.
 pub fn suppress_deletions(plan: &mut Plan, until: Timestamp) {
-    let deletes_import = |write: &Write| {
-        let local = write.target.side == ApiServer::Local && IMPORTED_KINDS.contains(&write.target.kind);
-        local && matches!(write.op, WriteOp::Delete { .. })
-    };
     let before = plan.writes.len();
     plan.writes.retain(|write| !deletes_import(write));
     let held = before.saturating_sub(plan.writes.len());

@@ -22,12 +22,6 @@ pub struct FormerMemberObjects {
     pub exports: Vec<ResourceExport>,
 }
 
-/// Whether a membership has ended, given the active `ClusterSet`.
-#[must_use]
-pub fn has_ended(membership: &Membership, set: Option<&ClusterSet>) -> bool {
-    !set.is_some_and(|set| membership.may_match(set))
-}
-
 /// The recorded memberships that have ended, with the endpoints of their leaders.
 pub fn ended<'a>(
     record: &'a MembershipRecord,
@@ -36,7 +30,7 @@ pub fn ended<'a>(
     record
         .endpoints
         .iter()
-        .filter(move |(membership, _)| has_ended(membership, set))
+        .filter(move |(membership, _)| membership.has_ended(set))
 }
 
 /// The deletions that deregister `membership`; empty once the leader has nothing of it.

@@ -133,6 +133,11 @@ pub fn candidates<'a>(snapshot: &'a MemberSnapshot, plan: &mut Plan) -> Vec<Cand
     candidates
 }
 
+/// Whether any Node is annotated as a gateway.
+pub(super) fn any(snapshot: &MemberSnapshot) -> bool {
+    snapshot.nodes.values().any(|node| is_candidate(node))
+}
+
 fn is_candidate(node: &Node) -> bool {
     node.metadata.deletion_timestamp.is_none() && node.annotations().contains_key(names::ANNOTATION_GATEWAY)
 }

@@ -79,8 +79,7 @@ fn id_mismatch(field: &str, ours: &str, theirs: &str) -> String {
 }
 
 /// Keeps the announce, its heartbeat and the status of the `ClusterSet`.
-pub fn plan(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, plan: &mut Plan) {
-    let Some(set) = set else { return };
+pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
     // The connection may still be that of a deleted ClusterSet while the ID of its successor is unknown.
     let has_id = !set.spec.cluster_id.is_empty();
     if let Some(leader) = snapshot.leader.as_ref().filter(|l| l.synced && has_id) {

@@ -5,15 +5,16 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::core::ObjectMeta;
+use kube::{ResourceExt, core::ObjectMeta};
 use mc_api::{cluster_set::ClusterSet, names};
 use serde::{Deserialize, Serialize};
 
 use super::connection_config::{connection_config, secret_name};
 use crate::{
     plan::{ApiServer, Plan},
-    snapshot::{DeregistrationState, MemberSnapshot, Membership, get},
+    snapshot::{DeregistrationState, MemberSnapshot, Membership, api_time, get},
 };
 
 /// Separates the parts of a key; names do not contain it.
@@ -33,6 +34,8 @@ pub struct LeaderEndpoint {
 pub struct MembershipRecord {
     /// The endpoint of each membership's leader.
     pub endpoints: BTreeMap<Membership, LeaderEndpoint>,
+    /// The time since which there is no `ClusterSet`, once written.
+    without_cluster_set_since: Option<Timestamp>,
     /// Invalid entries by key: the text and the error.
     unparsable: BTreeMap<String, (String, String)>,
 }
@@ -49,6 +52,9 @@ impl MembershipRecord {
             &snapshot.namespace,
             names::MEMBERSHIP_RECORDS,
         );
+        record.without_cluster_set_since = config_map
+            .and_then(|c| c.annotations().get(names::ANNOTATION_WITHOUT_CLUSTER_SET_SINCE))
+            .and_then(|since| since.parse().ok());
         for (key, text) in config_map.iter().flat_map(|c| c.data.iter().flatten()) {
             let endpoint = serde_json::from_str::<LeaderEndpoint>(text).map_err(|e| e.to_string());
             match (parse_key(key), endpoint) {
@@ -63,6 +69,14 @@ impl MembershipRecord {
             }
         }
         record
+    }
+
+    /// The time since which there is no `ClusterSet`, for a cluster without one: a missing time, or one after the clock
+    /// was set back, begins at `now`.
+    #[must_use]
+    pub fn without_cluster_set_since(&self, now: Timestamp) -> Timestamp {
+        let since = self.without_cluster_set_since.filter(|since| *since <= now);
+        since.unwrap_or_else(|| api_time(now).0)
     }
 
     fn data(&self) -> BTreeMap<String, String> {
@@ -106,40 +120,66 @@ pub fn is_recorded(snapshot: &MemberSnapshot, set: &ClusterSet) -> bool {
     })
 }
 
-/// Keeps the record and reports its invalid entries.
-pub fn plan(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, plan: &mut Plan) {
+/// Keeps the record of a cluster with a `ClusterSet`.
+pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
     let old = MembershipRecord::from_snapshot(snapshot);
-    let about = format!("ConfigMap {}/{}", snapshot.namespace, names::MEMBERSHIP_RECORDS);
-    for (key, (_, error)) in &old.unparsable {
-        plan.issue(about.as_str(), format!("data[{key:?}]: {error}; not changed"));
-    }
     let mut new = old.clone();
-    for (membership, state) in &snapshot.deregistrations {
-        if set.is_some_and(|set| membership.may_match(set)) {
-            continue;
-        }
-        match state {
-            DeregistrationState::InProgress => {}
-            DeregistrationState::Confirmed => {
-                new.endpoints.remove(membership);
-            }
-            DeregistrationState::Failing(error) => plan.issue(
-                format!("ClusterSet {}", membership.cluster_set),
-                format!(
-                    "cluster {:?} is not deregistered from the leader: {error}; to give up, delete {about}",
-                    membership.cluster_id
-                ),
-            ),
-        }
-    }
-    let config = set.and_then(|set| connection_config(set, &snapshot.secret).ok());
-    if let (Some(config), Some(secret)) = (config, set.and_then(secret_name)) {
+    new.without_cluster_set_since = None;
+    report(snapshot, Some(set), &old, plan);
+    remove_deregistered(snapshot, Some(set), &mut new);
+    let config = connection_config(set, &snapshot.secret).ok();
+    if let (Some(config), Some(secret)) = (config, secret_name(set)) {
         let endpoint = LeaderEndpoint {
             server: config.server.clone(),
             secret: secret.to_owned(),
         };
         new.endpoints.insert(Membership::from(&config), endpoint);
     }
+    write(snapshot, &old, &new, plan);
+}
+
+/// Keeps the record of a cluster without `ClusterSet`. A deregistered membership remains until its imports
+/// are withdrawn: without its record they would have no owner.
+pub(super) fn plan_without_cluster_set(snapshot: &MemberSnapshot, is_withdrawn: bool, plan: &mut Plan) {
+    let old = MembershipRecord::from_snapshot(snapshot);
+    let mut new = old.clone();
+    new.without_cluster_set_since = Some(old.without_cluster_set_since(snapshot.now));
+    report(snapshot, None, &old, plan);
+    if is_withdrawn {
+        remove_deregistered(snapshot, None, &mut new);
+    }
+    write(snapshot, &old, &new, plan);
+}
+
+/// Reports invalid entries and failing deregistrations.
+fn report(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, old: &MembershipRecord, plan: &mut Plan) {
+    let about = format!("ConfigMap {}/{}", snapshot.namespace, names::MEMBERSHIP_RECORDS);
+    for (key, (_, error)) in &old.unparsable {
+        plan.issue(about.as_str(), format!("data[{key:?}]: {error}; not changed"));
+    }
+    for (membership, state) in &snapshot.deregistrations {
+        if let (true, DeregistrationState::Failing(error)) = (membership.has_ended(set), state) {
+            plan.issue(
+                format!("ClusterSet {}", membership.cluster_set),
+                format!(
+                    "cluster {:?} is not deregistered from the leader: {error}; to give up, delete {about}",
+                    membership.cluster_id
+                ),
+            );
+        }
+    }
+}
+
+fn remove_deregistered(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, record: &mut MembershipRecord) {
+    for (membership, state) in &snapshot.deregistrations {
+        if membership.has_ended(set) && *state == DeregistrationState::Confirmed {
+            record.endpoints.remove(membership);
+        }
+    }
+}
+
+/// Writes a changed record; an empty one is deleted.
+fn write(snapshot: &MemberSnapshot, old: &MembershipRecord, new: &MembershipRecord, plan: &mut Plan) {
     if new == old {
         return;
     }
@@ -155,6 +195,10 @@ pub fn plan(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, plan: &mut Plan
                 )]
                 .into(),
             ),
+            annotations: new.without_cluster_set_since.map(|since| {
+                let key = names::ANNOTATION_WITHOUT_CLUSTER_SET_SINCE.to_owned();
+                [(key, since.to_string())].into()
+            }),
             ..ObjectMeta::default()
         },
         data: Some(data).filter(|data| !data.is_empty()),

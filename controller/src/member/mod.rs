@@ -19,10 +19,12 @@ pub mod gateways;
 pub mod group_status;
 mod import_failure;
 mod imported_endpoints;
+mod imported_objects;
 pub mod imported_service;
 pub mod imports;
 pub mod ip_families;
 pub mod label_identities;
+pub mod mass_deletion;
 pub mod membership;
 pub mod membership_record;
 pub mod not_ready_reason;
@@ -38,6 +40,7 @@ pub mod slices;
 mod traffic_stats;
 pub mod unreadable_imports;
 mod withdrawal;
+pub mod without_cluster_set;
 
 use kube::ResourceExt;
 use mc_api::{cluster_set::ClusterSet, config::EndpointIpType, names, network_policy::ClusterNetworkPolicy};
@@ -69,24 +72,17 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
         unreadable_imports::report_cluster_sets(snapshot, &mut plan);
         return plan;
     }
-    let set = membership::active_cluster_set(snapshot);
-    if let Some(set) = set {
-        cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
-    }
-    membership_record::plan(snapshot, set, &mut plan);
-    membership::plan(snapshot, set, &mut plan);
     default_tiers::plan(snapshot, &mut plan);
     policy_status::plan(snapshot, &mut plan);
     group_status::plan(snapshot, &mut plan);
     address_groups::plan(snapshot, &mut plan);
-    let Some(set) = set else {
-        gateways::withdraw(snapshot, &mut plan);
-        imports::withdraw(snapshot, &mut plan);
-        cluster_info::withdraw(snapshot, &mut plan);
-        label_identities::withdraw(snapshot, &mut plan);
-        policies::withdraw(snapshot, &mut plan);
+    let Some(set) = membership::active_cluster_set(snapshot) else {
+        without_cluster_set::plan(snapshot, &mut plan);
         return plan;
     };
+    cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
+    membership_record::plan(snapshot, set, &mut plan);
+    membership::plan(snapshot, set, &mut plan);
     let gateways = gateways::plan(snapshot, &mut plan);
     let membership = active_membership(snapshot, set);
     let slices = SliceIndex::new(snapshot);
@@ -103,6 +99,7 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
             deletion_guard::suppress_deletions(&mut plan, until);
         }
         unreadable_imports::keep_imports(snapshot, &mut plan);
+        mass_deletion::brake(snapshot, set, &membership, &mut plan);
     }
     plan
 }

@@ -2,16 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kube::ResourceExt;
-use mc_api::names;
-use mc_kube::NamespacedName;
-
-use super::deletion_guard::IMPORTED_KINDS;
-use crate::{
-    plan::{ApiServer, Kind, ObjectRef, Plan, WriteOp},
-    snapshot::MemberSnapshot,
-    unreadable::never_read,
-};
+use super::imported_objects::{deletes_import, source_imports};
+use crate::{plan::Plan, snapshot::MemberSnapshot, unreadable::never_read};
 
 /// Whether a `ClusterSet` cannot be decoded, so that the membership is unknown.
 #[must_use]
@@ -47,33 +39,7 @@ pub fn keep_imports(snapshot: &MemberSnapshot, plan: &mut Plan) {
         return;
     }
     plan.writes.retain(|write| {
-        let deletes = matches!(write.op, WriteOp::Delete { .. })
-            && write.target.side == ApiServer::Local
-            && IMPORTED_KINDS.contains(&write.target.kind);
-        !deletes || !may_be_of(snapshot, &write.target, &never)
+        let sources = || source_imports(snapshot, &write.target);
+        !deletes_import(write) || !sources().iter().any(|name| never.contains(name))
     });
-}
-
-/// Whether an imported object may have been made from one of these `ResourceImport`s.
-fn may_be_of(snapshot: &MemberSnapshot, target: &ObjectRef, imports: &BTreeSet<String>) -> bool {
-    let namespace = target.namespace.as_str();
-    let is_of = |service: &str| {
-        imports.contains(&names::service_import(namespace, service))
-            || imports.contains(&names::endpoints_import(namespace, service))
-    };
-    match target.kind {
-        Kind::Service => names::exported_service(&target.name).is_some_and(is_of),
-        Kind::ServiceImport => is_of(&target.name),
-        Kind::EndpointSlice => {
-            let name = NamespacedName::new(namespace, target.name.as_str());
-            let slice = snapshot.endpoint_slices.get(&name);
-            slice
-                .and_then(|slice| slice.labels().get(names::LABEL_MCS_SERVICE_NAME))
-                .is_some_and(|service| is_of(service))
-        }
-        Kind::ClusterNetworkPolicy => names::exported_policy(&target.name)
-            .is_some_and(|policy| imports.contains(&names::policy_import(policy))),
-        // Other imported objects have the names of their imports.
-        _ => imports.contains(&target.name),
-    }
 }

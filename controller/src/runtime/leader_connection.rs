@@ -19,6 +19,7 @@ use super::{
     applier::Applier,
     cache::{self, DynStore},
     events::EventPublisher,
+    listed_imports::ListedImports,
 };
 use crate::{
     fence::Fence,
@@ -45,6 +46,7 @@ pub struct LeaderConnection {
     writes: WriteState,
     events: EventPublisher,
     deletion_guard: DeletionGuard,
+    listed_imports: ListedImports,
     _tasks: Vec<AbortOnDrop>,
 }
 
@@ -121,6 +123,7 @@ impl LeaderConnection {
             fence: fence.clone(),
             health,
             deletion_guard: DeletionGuard::default(),
+            listed_imports: ListedImports::default(),
             announces: announces.0,
             exports: exports.0,
             imports: imports.0,
@@ -153,7 +156,11 @@ impl LeaderConnection {
     pub fn remote_objects(&mut self, now: Timestamp) -> RemoteObjects {
         // Read first: a list that is complete now is complete in the snapshots.
         let synced = self.announces.synced() && self.exports.synced() && self.imports.synced();
+        // Read before the snapshot, so that no import counts as listed that only an earlier list had; the deletion
+        // guard covers a relist between the two.
+        let relists = self.imports.relist_stats().relists;
         let (imports, unreadable_imports) = self.imports.snapshot_with_unreadable();
+        let listed_imports = self.listed_imports.update(relists, &imports);
         let mut objects = RemoteObjects {
             synced,
             announces: self.announces.snapshot(),
@@ -165,6 +172,7 @@ impl LeaderConnection {
                 .map(Store::snapshot),
             imports,
             unreadable_imports,
+            listed_imports,
             suppress_deletions_until: None,
         };
         // Read last: the counters include every list of the snapshots.

@@ -30,7 +30,9 @@ use crate::{
     fence::Fence,
     member::{
         self, address_groups, connection_config, deregistration, membership,
-        membership_record::MembershipRecord, unreadable_imports,
+        membership_record::MembershipRecord,
+        unreadable_imports,
+        without_cluster_set::{self, MembershipPhase},
     },
     metrics::{Metrics, ObjectGauges, object_gauges::MemberGauges},
     plan::{ApiServer, Issue, ObjectRef, Plan},
@@ -242,6 +244,9 @@ impl Member {
     /// Opens, replaces or closes the connection according to the `ClusterSet` and its Secret.
     async fn sync_connection(&mut self, snapshot: &MemberSnapshot) {
         let set = membership::active_cluster_set(snapshot);
+        if set.is_none() && is_kept(snapshot) {
+            return;
+        }
         self.sync_secret(set.and_then(connection_config::secret_name));
         let Some(set) = set else {
             self.connect_error = None;
@@ -293,12 +298,15 @@ impl Member {
             let state = snapshot.deregistrations.get(membership);
             let is_confirmed = state == Some(&DeregistrationState::Confirmed);
             let is_recorded = record.endpoints.contains_key(membership);
-            deregistration::has_ended(membership, set) && (!is_confirmed || is_recorded)
+            membership.has_ended(set) && (!is_confirmed || is_recorded)
         });
+        if set.is_none() && is_kept(snapshot) {
+            return;
+        }
         let secrets = || Api::namespaced(self.context.client.clone(), &self.namespace);
         for closed in std::mem::take(&mut self.closed) {
             let membership = Membership::from(&closed.config);
-            if deregistration::has_ended(&membership, set) {
+            if membership.has_ended(set) {
                 let endpoint = record.endpoints.get(&membership);
                 self.deregistrations
                     .start(&membership, endpoint, Some(closed), secrets(), &self.env);
@@ -400,4 +408,9 @@ impl Member {
         let connection = self.connection.as_ref().and_then(LeaderConnection::next_requeue);
         discovery.into_iter().chain(connection).min()
     }
+}
+
+/// Whether the membership of a cluster without `ClusterSet` lasts.
+fn is_kept(snapshot: &MemberSnapshot) -> bool {
+    matches!(without_cluster_set::phase(snapshot), MembershipPhase::Kept { .. })
 }

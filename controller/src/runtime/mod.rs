@@ -14,6 +14,7 @@ pub mod events;
 pub mod issue_log;
 pub mod leader;
 pub mod leader_connection;
+mod listed_imports;
 pub mod member;
 mod member_stores;
 mod pod_addresses;

@@ -148,6 +148,8 @@ pub struct RemoteObjects {
     pub imports: ObjectMap<ResourceImport>,
     /// Those that cannot be decoded ([`mc_kube::Store::snapshot_with_unreadable`]).
     pub unreadable_imports: BTreeSet<NamespacedName>,
+    /// The names of the imports since the last relist, or since the connection was opened, deleted ones included.
+    pub listed_imports: Arc<BTreeSet<String>>,
     /// The time until which an absent object may have been lost by the leader ([`crate::member::deletion_guard`]).
     pub suppress_deletions_until: Option<Timestamp>,
 }

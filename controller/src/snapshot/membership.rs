@@ -56,4 +56,10 @@ impl Membership {
             None => self.cluster_set == set.name_any(),
         }
     }
+
+    /// Whether this membership has ended, given the active `ClusterSet`.
+    #[must_use]
+    pub fn has_ended(&self, set: Option<&ClusterSet>) -> bool {
+        !set.is_some_and(|set| self.may_match(set))
+    }
 }

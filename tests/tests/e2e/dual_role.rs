@@ -78,6 +78,8 @@ impl LeaderMembership {
     /// Leaves the ClusterSet and removes the member's components.
     fn leave() -> Result<(), String> {
         let gone = ["--ignore-not-found", "-n", MEMBER_NAMESPACE];
+        LEADER.try_kubectl(&["delete", "serviceexports", "--all", "--all-namespaces"])?;
+        annotate("multicluster.antrea.io/gateway-")?;
         LEADER.try_kubectl(&[&["delete", "clusterset", SET][..], &gone].concat())?;
         eventually(|| {
             let announce = format!("member-announce-from-{ID}");
@@ -88,7 +90,6 @@ impl LeaderMembership {
                 Some(left) => Err(left.to_string()),
             }
         })?;
-        annotate("multicluster.antrea.io/gateway-")?;
         eventually(|| match &LEADER.list(MEMBER_NAMESPACE, "gateway", "")[..] {
             [] => Ok(()),
             left => Err(format!("{left:?}")),

@@ -433,7 +433,8 @@ fn a_member_that_left_during_a_leader_outage_deregisters_after_a_restart() {
     ns.wait_imported(EAST, 1);
     let killed = KilledApiServer::kill(LEADER);
     let departed = DepartedMember::west();
-    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
+    // After the grace period: west has gateways.
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", LONG_TIMEOUT);
     WEST.restart_controller(MEMBER_NAMESPACE);
     assert_ne!(import_uid(&ns, EAST), "gone", "the departure is not known yet");
     drop(killed);

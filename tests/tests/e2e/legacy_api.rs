@@ -74,6 +74,8 @@ spec:
 /// East's original membership, restored on drop.
 struct OriginalMembership {
     set: Value,
+    /// The annotated Nodes.
+    gateways: Vec<String>,
     restored: RefCell<bool>,
 }
 
@@ -88,8 +90,11 @@ impl OriginalMembership {
             "metadata": {"name": SET, "namespace": MEMBER_NAMESPACE},
             "spec": seen["spec"],
         });
+        let gateways = EAST.list(MEMBER_NAMESPACE, "gateway", "");
+        let name = |gateway: &Value| gateway["metadata"]["name"].as_str().map(str::to_owned);
         Self {
             set,
+            gateways: gateways.iter().filter_map(name).collect(),
             restored: RefCell::new(false),
         }
     }
@@ -112,6 +117,10 @@ impl OriginalMembership {
             "--wait=false",
         ];
         LEADER.try_kubectl(&namespace)?;
+        for node in &self.gateways {
+            let annotation = "multicluster.antrea.io/gateway=true";
+            EAST.try_kubectl(&["annotate", "node", node, annotation, "--overwrite"])?;
+        }
         EAST.try_kubectl_stdin(&["apply", "-f", "-"], &self.set.to_string())?;
         eventually(|| match condition(EAST).0.as_str() {
             "True" => Ok(()),
@@ -143,7 +152,11 @@ fn eventually<T>(mut probe: impl FnMut() -> Result<T, String>) -> Result<T, Stri
     mc_tests::wait::wait_for(what, LONG_TIMEOUT, &mut probe).map_err(|error| format!("{error:#}"))
 }
 
+/// Guide: "Delete all ServiceExports and the Multi-cluster Gateway annotation on the Gateway Nodes", "delete the
+/// ClusterSet". The membership ends at once.
 fn leave() -> Result<(), String> {
+    EAST.try_kubectl(&["delete", "serviceexports", "--all", "--all-namespaces"])?;
+    EAST.try_kubectl(&["annotate", "node", "--all", "multicluster.antrea.io/gateway-"])?;
     for kind in ["clusterset", "clusterclaims"] {
         EAST.try_kubectl(&["delete", kind, "--all", "-n", MEMBER_NAMESPACE])?;
     }

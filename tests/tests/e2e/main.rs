@@ -36,6 +36,7 @@ mod pod_start;
 mod policies;
 mod policy_actions;
 mod policy_reports;
+mod replaced_cluster_set;
 mod selected_identities;
 mod services;
 mod specs;

@@ -13,6 +13,7 @@
 mod apply_requests;
 mod deregistration;
 mod election;
+mod empty_leader;
 mod expected_state;
 mod foreign_writes;
 mod heartbeats;
@@ -20,6 +21,7 @@ mod invariants;
 mod pod_restart;
 mod policies;
 mod ports;
+mod replaced_cluster_set;
 mod run;
 mod simulation;
 mod transport;
@@ -167,6 +169,18 @@ fn a_seed_is_deterministic() {
     }
 }
 
+/// A member keeps many imports that a restored leader lacks.
+#[test]
+fn an_empty_leader_removes_no_imports() {
+    let outcome = run(
+        1,
+        Plan::Fixed(Scenario::EmptyLeader, None),
+        &Arc::new(Scheme::new()),
+        false,
+    );
+    assert!(outcome.failures.is_empty(), "{:#?}", outcome.failures);
+}
+
 /// Crashes each controller before and after each of its writes, in each scenario.
 #[test]
 fn every_crash_is_recovered_from() {
@@ -175,6 +189,7 @@ fn every_crash_is_recovered_from() {
         Scenario::Join,
         Scenario::Export,
         Scenario::PodRestart,
+        Scenario::ReplacedClusterSet,
         Scenario::Conflict,
         Scenario::Gateways,
         Scenario::Leave,

@@ -20,7 +20,10 @@ use kube::Client;
 use mc_api::config::{
     DEFAULT_WITHDRAW_AFTER, EndpointIpType, IdentityExport, MIN_STALE_TIMEOUT, StaleMemberPolicy,
 };
-use mc_test_kit::fake_apiserver::{resources::Scheme, store::Actor};
+use mc_test_kit::fake_apiserver::{
+    resources::Scheme,
+    store::{Actor, Store},
+};
 use mc_tests::rng::Rng;
 use tokio::{
     runtime::Builder,
@@ -28,9 +31,9 @@ use tokio::{
 };
 
 use crate::{
-    expected_state,
+    empty_leader, expected_state,
     invariants::{antrea, wanted_cluster_id},
-    pod_restart,
+    pod_restart, replaced_cluster_set,
     simulation::{
         Counts, Crash, Faults, LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SharedSimulation, Simulation,
     },
@@ -101,8 +104,12 @@ pub(crate) enum Scenario {
     Gateways,
     /// A member leaves and rejoins.
     Leave,
+    /// Two members' ClusterSets are deleted and created again.
+    ReplacedClusterSet,
     /// A member is silent, is removed by policy and rejoins.
     StaleMember,
+    /// The leader loses its objects while the exporter of many Services is cut off.
+    EmptyLeader,
     /// Two clusters have Pods with one label; one after the other withdraws it, and one returns.
     Identities,
 }
@@ -386,7 +393,7 @@ async fn run_random(world: &SharedSimulation) {
 }
 
 /// Faults of whole servers and controllers.
-fn disrupt(world: &mut Simulation, old: &mut Option<mc_test_kit::fake_apiserver::store::Store>) {
+fn disrupt(world: &mut Simulation, old: &mut Option<Store>) {
     let now = Instant::now();
     let server = world.rng.index(world.clusters.len());
     let time = Duration::from_millis(world.rng.range(10, 35_000));
@@ -418,19 +425,24 @@ fn disrupt(world: &mut Simulation, old: &mut Option<mc_test_kit::fake_apiserver:
         9..12 => *old = Some(world.clusters[0].store.clone()),
         12 => {
             if let Some(old) = old.take() {
-                world.record(|| "the leader's server is restored".to_owned());
-                world.clusters[0].store.restore(&old);
-                world.restored = true;
-                world.clusters[0].epoch += 1;
-                let at = world.elapsed();
-                let clusters = std::mem::take(&mut world.clusters);
-                world.invariants.reevaluate(&clusters, at);
-                world.clusters = clusters;
-                wake_watches(world, 0);
+                restore_leader(world, &old);
             }
         }
         _ => {}
     }
+}
+
+/// Restores the leader's server to an earlier state.
+pub(crate) fn restore_leader(world: &mut Simulation, old: &Store) {
+    world.record(|| "the leader's server is restored".to_owned());
+    world.clusters[0].store.restore(old);
+    world.restored = true;
+    world.clusters[0].epoch += 1;
+    let at = world.elapsed();
+    let clusters = std::mem::take(&mut world.clusters);
+    world.invariants.reevaluate(&clusters, at);
+    world.clusters = clusters;
+    wake_watches(world, 0);
 }
 
 /// Wakes all watches of a server, whose connections are broken.
@@ -486,7 +498,8 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
             world.lock().set_export(1, "shop", "web", true);
             wait(8).await;
             world.lock().leave(1);
-            wait(8).await;
+            // The grace period, the deregistration and its confirmation.
+            wait(60).await;
             world.lock().join(1, "east");
             wait(8).await;
         }
@@ -501,6 +514,8 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
             wait(20).await;
         }
         Scenario::PodRestart => pod_restart::run(world).await,
+        Scenario::EmptyLeader => empty_leader::run(world).await,
+        Scenario::ReplacedClusterSet => replaced_cluster_set::run(world).await,
         Scenario::Identities => {
             world.lock().put_pod(1, "shop", "p0", 0);
             wait(8).await;
@@ -520,7 +535,7 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
 }
 
 /// Cuts the first member's connection to the leader.
-fn disconnect_first_member(world: &SharedSimulation, time: Duration) {
+pub(crate) fn disconnect_first_member(world: &SharedSimulation, time: Duration) {
     let mut world = world.lock();
     world.clusters[1].partitioned = Some((Instant::now() + time, false));
     wake_watches(&mut world, 0);

@@ -268,7 +268,7 @@ fn ids_are_imported_and_withdrawn() {
             .all(|a| a.target.kind != crate::plan::Kind::LabelIdentity)
     );
     // Leaving the ClusterSet does.
-    snapshot.cluster_sets = ObjectMap::default();
+    leave(&mut snapshot);
     settle_without_leader(&mut snapshot);
     assert!(numbers(&mut snapshot).is_empty());
 }

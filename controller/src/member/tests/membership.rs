@@ -225,7 +225,7 @@ fn leaving_deletes_only_own_objects() {
         (3, 2, 1)
     );
     assert_eq!((snapshot.gateways.len(), snapshot.cluster_infos.len()), (1, 1));
-    snapshot.cluster_sets = ObjectMap::default();
+    leave(&mut snapshot);
     snapshot.leader = None;
     settle(&mut snapshot);
     assert_eq!(

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     member::membership_record::{LeaderEndpoint, MembershipRecord},
     plan::{Kind, WriteOp},
-    snapshot::{DeregistrationState, Membership, fake::delete},
+    snapshot::{DeregistrationState, Membership},
 };
 
 fn membership(set: &str) -> Membership {
@@ -17,11 +17,11 @@ fn membership(set: &str) -> Membership {
     }
 }
 
-/// A member "east" whose `ClusterSet` "set" was deleted.
+/// A member "east" whose `ClusterSet` "set" was deleted a while ago.
 fn left() -> MemberSnapshot {
     let mut snapshot = snapshot();
     settle(&mut snapshot);
-    delete(&mut snapshot.cluster_sets, &NamespacedName::new(NS, "set"));
+    leave(&mut snapshot);
     snapshot
 }
 

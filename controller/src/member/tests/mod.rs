@@ -9,6 +9,7 @@ mod gateways;
 mod group_status;
 mod imports;
 mod label_identities;
+mod mass_deletion;
 mod membership;
 mod membership_record;
 mod observability;
@@ -17,6 +18,7 @@ mod policy_status;
 mod selector_exports;
 mod unreadable;
 mod withdrawal;
+mod without_cluster_set;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +47,7 @@ use mc_api::{
 };
 use serde_json::{Value, json};
 
-use super::plan;
+use super::{plan, without_cluster_set::GRACE_PERIOD};
 use crate::{
     plan::{ApiServer, Plan, Write},
     snapshot::{
@@ -186,6 +188,13 @@ fn advance(snapshot: &mut MemberSnapshot, seconds: i64) {
         .unwrap();
 }
 
+/// Deletes the `ClusterSet` of a member and lets its grace period pass.
+fn leave(snapshot: &mut MemberSnapshot) {
+    snapshot.cluster_sets = ObjectMap::default();
+    let _ = reconcile(snapshot);
+    advance(snapshot, GRACE_PERIOD.as_secs());
+}
+
 fn service(name: &str, spec: &Value) -> Service {
     object(json!({ "metadata": { "name": name, "namespace": "shop", "uid": "u" }, "spec": spec }))
 }
@@ -313,10 +322,20 @@ fn apply_writes(snapshot: &mut MemberSnapshot, writes: &[Write]) {
 }
 
 fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
+    list_imports(snapshot);
     let plan = plan(snapshot);
     snapshot.status_times.record(&plan.writes, snapshot.now);
     apply_writes(snapshot, &plan.writes);
     plan.writes
+}
+
+/// Adds the leader's imports to those listed before, as a connection does.
+fn list_imports(snapshot: &mut MemberSnapshot) {
+    let Some(leader) = &mut snapshot.leader else {
+        return;
+    };
+    let present = leader.imports.keys().map(|key| key.name.clone());
+    leader.listed_imports = Arc::new(leader.listed_imports.iter().cloned().chain(present).collect());
 }
 
 /// Reconciles until the plan is empty.

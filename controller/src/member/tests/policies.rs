@@ -147,7 +147,7 @@ fn a_users_own_policy_is_not_changed() {
     assert_eq!(warning_events(&snapshot), [message]);
     leader(&mut snapshot).imports = ObjectMap::default();
     settle(&mut snapshot);
-    snapshot.cluster_sets = ObjectMap::default();
+    leave(&mut snapshot);
     assert!(
         plan(&snapshot)
             .writes

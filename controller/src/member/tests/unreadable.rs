@@ -87,6 +87,7 @@ fn a_cluster_set_that_cannot_be_decoded_ends_no_membership() {
     assert_issue(&held, "ClusterSet set: cannot be decoded");
     // Deleted, it ends the membership.
     snapshot.unreadable_cluster_sets.clear();
+    leave(&mut snapshot);
     settle(&mut snapshot);
     assert_eq!(imported(&snapshot), (vec![], 0, 0, 0));
 }

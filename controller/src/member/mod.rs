@@ -95,11 +95,12 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
         selector_exports::plan(snapshot, &membership, &mut plan);
         label_identities::plan(snapshot, &membership, &mut plan);
         policies::plan(snapshot, &membership, &mut plan);
+        unreadable_imports::keep_imports(snapshot, &mut plan);
+        // Before the guard, which removes all deletions: without any the brake would be released.
+        mass_deletion::brake(snapshot, set, &membership, &mut plan);
         if let Some(until) = membership.leader.suppress_deletions_until {
             deletion_guard::suppress_deletions(&mut plan, until);
         }
-        unreadable_imports::keep_imports(snapshot, &mut plan);
-        mass_deletion::brake(snapshot, set, &membership, &mut plan);
     }
     plan
 }

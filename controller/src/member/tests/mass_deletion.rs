@@ -138,6 +138,20 @@ fn imports_that_return_one_by_one_are_unchanged() {
     assert_eq!(snapshot.services, before);
 }
 
+/// The deletion guard removes the same deletions from the plan, so that none is missing then.
+#[test]
+fn a_relist_does_not_release_held_deletions() {
+    let mut snapshot = member(MANY);
+    settle(&mut snapshot);
+    offer(&mut snapshot, 0..MANY - MAX_UNBRAKED);
+    let until = snapshot.now + SignedDuration::from_secs(5);
+    leader(&mut snapshot).suppress_deletions_until = Some(until);
+    settle(&mut snapshot);
+    assert!(is_held(&snapshot));
+    leader(&mut snapshot).suppress_deletions_until = None;
+    assert_eq!(left(snapshot), MANY);
+}
+
 fn is_held(snapshot: &MemberSnapshot) -> bool {
     let set = snapshot.cluster_sets.values().next().unwrap();
     let status = set.status.as_ref().unwrap();

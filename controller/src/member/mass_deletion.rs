@@ -2,9 +2,9 @@
 //!
 //! Pure. Guarantee: of the imports that are absent from a new list of the leader - after a relist, on a new connection,
 //! hence also of another leader - more than the larger of [`MAX_UNBRAKED`] and a tenth of all are deleted only with a
-//! permission. Once they are held, by the condition [`HELD`] of the `ClusterSet`, all missing ones are, until none is
-//! missing: imports return one by one. Imports that were in the list and whose deletion a watch reported are deleted
-//! at once.
+//! permission. The condition [`HELD`] of the `ClusterSet` records that they are held: then all missing imports are,
+//! until none is missing, because they return one by one. Imports that were in the list and whose deletion a watch
+//! reported are deleted at once.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use super::{
     is_managed, is_replicated,
 };
 use crate::{
-    plan::{ApiServer, Kind, ObjectRef, Plan, Write},
+    plan::{ApiServer, Kind, ObjectRef, Plan},
     snapshot::{MemberSnapshot, api_time},
 };
 
@@ -53,10 +53,13 @@ pub(super) fn brake(
         .filter(|target| is_missing(snapshot, target, listed))
         .cloned()
         .collect();
+    if missing.is_empty() {
+        return write_condition(snapshot, set, None, plan);
+    }
     let count = missing.iter().filter(|target| is_import(target.kind)).count();
     let all = import_count(snapshot);
     let threshold = MAX_UNBRAKED.max(all.checked_div(SHARE).unwrap_or_default());
-    let is_held = count > threshold || (holds(set) && !missing.is_empty());
+    let is_held = count > threshold || holds(set);
     if let (true, Some(until)) = (is_held, permission) {
         plan.requeue_at(until);
     }
@@ -92,11 +95,6 @@ fn holds(set: &ClusterSet) -> bool {
 
 /// Writes the condition with this message, or removes it.
 fn write_condition(snapshot: &MemberSnapshot, set: &ClusterSet, message: Option<String>, plan: &mut Plan) {
-    let is_of_set = |write: &Write| write.target == ObjectRef::new(ApiServer::Local, set);
-    // The other conditions precede it, and the next plan has them.
-    if plan.writes.iter().any(is_of_set) {
-        return;
-    }
     let old = set.status.clone().unwrap_or_default();
     let mut new = old.clone();
     match message {
@@ -106,7 +104,12 @@ fn write_condition(snapshot: &MemberSnapshot, set: &ClusterSet, message: Option<
         }
         None => new.conditions.retain(|c| c.type_ != HELD),
     }
-    if new != old {
+    if new == old {
+        return;
+    }
+    // A status in this plan has the other conditions; the next plan adds this one to them.
+    let target = ObjectRef::new(ApiServer::Local, set);
+    if plan.writes.iter().all(|write| write.target != target) {
         plan.status(ApiServer::Local, set, &new);
     }
 }

@@ -21,11 +21,11 @@ impl ListedImports {
         relists: u32,
         imports: &ObjectMap<ResourceImport>,
     ) -> Arc<BTreeSet<String>> {
-        let is_new = |name: &String| !self.names.contains(name);
         if self.relists != relists {
             self.relists = relists;
-            self.names = Arc::new(imports.keys().map(|key| key.name.clone()).collect());
-        } else if imports.keys().any(|key| is_new(&key.name)) {
+            self.names = Arc::default();
+        }
+        if imports.keys().any(|key| !self.names.contains(&key.name)) {
             let names = Arc::make_mut(&mut self.names);
             names.extend(imports.keys().map(|key| key.name.clone()));
         }

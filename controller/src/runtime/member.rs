@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use kube::{Api, Client};
-use mc_api::config::Config;
+use mc_api::{cluster_set::ClusterSet, config::Config};
 use mc_kube::{AbortOnDrop, WatchContext};
 use tokio::{
     sync::Notify,
@@ -244,7 +244,7 @@ impl Member {
     /// Opens, replaces or closes the connection according to the `ClusterSet` and its Secret.
     async fn sync_connection(&mut self, snapshot: &MemberSnapshot) {
         let set = membership::active_cluster_set(snapshot);
-        if set.is_none() && is_kept(snapshot) {
+        if is_kept(snapshot, set) {
             return;
         }
         self.sync_secret(set.and_then(connection_config::secret_name));
@@ -300,7 +300,7 @@ impl Member {
             let is_recorded = record.endpoints.contains_key(membership);
             membership.has_ended(set) && (!is_confirmed || is_recorded)
         });
-        if set.is_none() && is_kept(snapshot) {
+        if is_kept(snapshot, set) {
             return;
         }
         let secrets = || Api::namespaced(self.context.client.clone(), &self.namespace);
@@ -410,7 +410,7 @@ impl Member {
     }
 }
 
-/// Whether the membership of a cluster without `ClusterSet` lasts.
-fn is_kept(snapshot: &MemberSnapshot) -> bool {
-    matches!(without_cluster_set::phase(snapshot), MembershipPhase::Kept { .. })
+/// Whether the membership outlasts its deleted `ClusterSet`.
+fn is_kept(snapshot: &MemberSnapshot, set: Option<&ClusterSet>) -> bool {
+    set.is_none() && matches!(without_cluster_set::phase(snapshot), MembershipPhase::Kept { .. })
 }

@@ -4,12 +4,11 @@
 use std::{collections::BTreeMap, thread};
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
+    clusters::{Cluster, EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
     policies::POLICIES,
     workload::{Client, Namespace},
 };
 
-const LEADER_NAMESPACE: &str = "antrea-multicluster";
 /// Clients whose requests run at the same time.
 const PARALLEL: usize = 6;
 /// Names of the Pods of a Namespace, and the places of their Nodes in the list of a cluster's Nodes.

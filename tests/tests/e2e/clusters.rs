@@ -8,7 +8,7 @@ use std::{
 };
 
 use mc_tests::{counters::Counters, wait::wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api;
 
@@ -18,6 +18,13 @@ const AGENTS: &str = "daemonset/mc-gateway";
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for Pod starts and image unpacking.
 pub(crate) const LONG_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// The `ClusterSet` of the test clusters.
+pub(crate) const SET: &str = "test-clusterset";
+/// The Namespace of the members' own objects.
+pub(crate) const MEMBER_NAMESPACE: &str = "kube-system";
+/// The Namespace of the exchanged objects in the leader cluster.
+pub(crate) const LEADER_NAMESPACE: &str = "antrea-multicluster";
 
 /// A cluster, by its kubeconfig context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +199,18 @@ impl Cluster {
             self.try_kubectl(&["rollout", "restart", deployment, "-n", namespace])
         });
         self.kubectl(&["rollout", "status", deployment, "-n", namespace, "--timeout=120s"]);
+    }
+
+    /// A member's `ClusterSet`, without status and metadata of the API server: it can be applied again.
+    pub(crate) fn member_cluster_set(self) -> Value {
+        let set = self.get(MEMBER_NAMESPACE, "clusterset", SET);
+        let set = set.expect("the cluster is a member");
+        json!({
+            "apiVersion": set["apiVersion"],
+            "kind": "ClusterSet",
+            "metadata": { "name": SET, "namespace": MEMBER_NAMESPACE },
+            "spec": set["spec"],
+        })
     }
 
     /// The controller's Pod that is not terminating.

@@ -6,13 +6,12 @@
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
+    clusters::{
+        Cluster, EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, MEMBER_NAMESPACE, SET, SHORT_TIMEOUT, WEST,
+    },
     workload::{Client, Namespace},
 };
 
-const LEADER_NAMESPACE: &str = "antrea-multicluster";
-const MEMBER_NAMESPACE: &str = "kube-system";
-const SET: &str = "test-clusterset";
 const ID: &str = "test-cluster-north";
 const NODE: &str = "leader-n1";
 const SECRET: &str = "member-north-token";

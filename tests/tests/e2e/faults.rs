@@ -17,14 +17,14 @@ use mc_tests::{fixture::is_long_run, skip::skipped};
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST, on_node},
+    clusters::{
+        Cluster, EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, MEMBER_NAMESPACE, SET, SHORT_TIMEOUT, WEST,
+        on_node,
+    },
     mcs,
     workload::{Client, Namespace, RequestStream},
 };
 
-const LEADER_NAMESPACE: &str = "antrea-multicluster";
-const MEMBER_NAMESPACE: &str = "kube-system";
-const SET: &str = "test-clusterset";
 const WEST_ID: &str = "test-cluster-west";
 /// Longer than a controller runs without its Lease (10 s), shorter than the Node grace period (50 s).
 const OUTAGE: Duration = Duration::from_secs(12);
@@ -404,15 +404,7 @@ struct DepartedMember {
 
 impl DepartedMember {
     fn west() -> Self {
-        let seen = WEST
-            .get(MEMBER_NAMESPACE, "clusterset", SET)
-            .expect("west is a member");
-        let set = json!({
-            "apiVersion": seen["apiVersion"],
-            "kind": "ClusterSet",
-            "metadata": { "name": SET, "namespace": MEMBER_NAMESPACE },
-            "spec": seen["spec"],
-        });
+        let set = WEST.member_cluster_set();
         WEST.kubectl(&["delete", "clusterset", SET, "-n", MEMBER_NAMESPACE]);
         Self { set }
     }

@@ -10,14 +10,12 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
+    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, MEMBER_NAMESPACE, SET, SHORT_TIMEOUT, WEST},
     workload::Namespace,
 };
 
 /// The leader's Namespace in the guide of v1.5.
 const GUIDE_NAMESPACE: &str = "antrea-mcs-ns";
-const MEMBER_NAMESPACE: &str = "kube-system";
-const SET: &str = "test-clusterset";
 /// The leader's manifest; the guide replaces its Namespace with sed.
 const MANIFEST: &str = include_str!("../../../deploy/mc-gateway-leader.yml");
 
@@ -81,19 +79,10 @@ struct OriginalMembership {
 
 impl OriginalMembership {
     fn save() -> Self {
-        let seen = EAST
-            .get(MEMBER_NAMESPACE, "clusterset", SET)
-            .expect("east is a member");
-        let set = json!({
-            "apiVersion": "multicluster.crd.antrea.io/v1alpha2",
-            "kind": "ClusterSet",
-            "metadata": {"name": SET, "namespace": MEMBER_NAMESPACE},
-            "spec": seen["spec"],
-        });
         let gateways = EAST.list(MEMBER_NAMESPACE, "gateway", "");
         let name = |gateway: &Value| gateway["metadata"]["name"].as_str().map(str::to_owned);
         Self {
-            set,
+            set: EAST.member_cluster_set(),
             gateways: gateways.iter().filter_map(name).collect(),
             restored: RefCell::new(false),
         }

@@ -9,12 +9,11 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, SHORT_TIMEOUT, WEST},
+    clusters::{Cluster, EAST, LEADER, LEADER_NAMESPACE, SHORT_TIMEOUT, WEST},
     datapath::PacketCapture,
     workload::{Client, Namespace},
 };
 
-pub(crate) const LEADER_NAMESPACE: &str = "antrea-multicluster";
 pub(crate) const POLICIES: &str = "clusternetworkpolicies.crd.antrea.io";
 pub(crate) const TIERS: &str = "tiers.crd.antrea.io";
 const MISSING: &str = "ACNP Tier e2e-tier does not exist in importing cluster test-cluster-east";

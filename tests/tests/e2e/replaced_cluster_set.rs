@@ -5,16 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
+    clusters::{
+        Cluster, EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, MEMBER_NAMESPACE, SET, SHORT_TIMEOUT, WEST,
+    },
     workload::Namespace,
 };
 
-const SET: &str = "test-clusterset";
-const MEMBER_NAMESPACE: &str = "kube-system";
-const LEADER_NAMESPACE: &str = "antrea-multicluster";
 const WEST_NODE: &str = "west-n2";
 /// Time after the replacement in which a withdrawal would be seen; before the grace period, it took half a second.
 const OBSERVATION: Duration = Duration::from_secs(10);
@@ -51,15 +50,7 @@ fn a_replaced_cluster_set_changes_no_import_and_no_gateway() {
 
 /// Replaces a member's `ClusterSet` by an equal one.
 fn replace(cluster: Cluster) {
-    let seen = cluster
-        .get(MEMBER_NAMESPACE, "clusterset", SET)
-        .expect("it is a member");
-    let set = json!({
-        "apiVersion": seen["apiVersion"],
-        "kind": "ClusterSet",
-        "metadata": { "name": SET, "namespace": MEMBER_NAMESPACE },
-        "spec": seen["spec"],
-    });
+    let set = cluster.member_cluster_set();
     cluster
         .try_kubectl_stdin(&["replace", "--force", "-f", "-"], &set.to_string())
         .expect("it is replaced");

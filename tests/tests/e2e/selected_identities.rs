@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    clusters::{EAST, LEADER, SHORT_TIMEOUT},
-    policies::LEADER_NAMESPACE,
+    clusters::{EAST, LEADER, LEADER_NAMESPACE, SHORT_TIMEOUT},
     workload::{Client, Namespace},
 };
 

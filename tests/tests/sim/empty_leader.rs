@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    invariants::{core, text},
+    invariants::core,
+    kept_objects::{uid, wait_all},
     run::{disconnect_first_member, restore_leader},
     simulation::{SharedSimulation, Simulation},
 };
@@ -18,8 +19,8 @@ const EXPORTER: usize = 1;
 const IMPORTER: usize = 2;
 /// Time without the exporter; longer than any hold after a relist.
 const ABSENCE: Duration = Duration::from_secs(150);
-/// Bound of the preparation and of the return.
-const STEP_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time after which the imports have returned.
+const RETURN: Duration = Duration::from_mins(1);
 
 /// Empties the leader; an import with another UID, or none, is a violation.
 pub(crate) async fn run(world: &SharedSimulation) {
@@ -30,15 +31,11 @@ pub(crate) async fn run(world: &SharedSimulation) {
         world.put_service(EXPORTER, NAMESPACE, &name(number), 0, 1);
         world.set_export(EXPORTER, NAMESPACE, &name(number), true);
     }
-    let start = Instant::now();
-    while uids(&world.lock()).contains(&None) && start.elapsed() < STEP_TIMEOUT {
-        sleep(Duration::from_millis(100)).await;
-    }
-    let before = uids(&world.lock());
+    let before = wait_all(world, uids).await;
     disconnect_first_member(world, ABSENCE);
     restore_leader(&mut world.lock(), &empty);
     let start = Instant::now();
-    while start.elapsed() < ABSENCE + STEP_TIMEOUT {
+    while start.elapsed() < ABSENCE + RETURN {
         sleep(Duration::from_secs(1)).await;
         let seen = uids(&world.lock());
         if before.contains(&None) || seen != before {
@@ -54,10 +51,9 @@ fn name(number: usize) -> String {
 
 /// UIDs of the imported Services.
 fn uids(world: &Simulation) -> Vec<Option<String>> {
-    let uid = |number| {
-        let key = (NAMESPACE.to_owned(), format!("antrea-mc-{}", name(number)));
-        let service = world.clusters[IMPORTER].store.get(&core("services"), &key)?;
-        Some(text(service.meta("uid")))
-    };
-    (0..SERVICES).map(uid).collect()
+    let imported = |number| format!("antrea-mc-{}", name(number));
+    let services = (0..SERVICES).map(imported);
+    services
+        .map(|service| uid(world, IMPORTER, &core("services"), NAMESPACE, &service))
+        .collect()
 }

@@ -18,6 +18,7 @@ mod expected_state;
 mod foreign_writes;
 mod heartbeats;
 mod invariants;
+mod kept_objects;
 mod pod_restart;
 mod policies;
 mod ports;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::{
-    invariants::{antrea, core, text},
+    invariants::{antrea, core},
+    kept_objects::{uid, wait_all},
     simulation::{LEADER_NAMESPACE, MEMBER_NAMESPACE, SharedSimulation, Simulation},
 };
 
@@ -18,8 +19,6 @@ const IMPORTER: usize = 2;
 const ABSENCE: Duration = Duration::from_secs(20);
 /// Time in which a withdrawal would be seen.
 const OBSERVATION: Duration = Duration::from_secs(30);
-/// Bound of the preparation, the restart of a crashed controller included.
-const STEP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Replaces the `ClusterSet` of both clusters, one after the other; a changed UID is a violation.
 pub(crate) async fn run(world: &SharedSimulation) {
@@ -30,11 +29,7 @@ pub(crate) async fn run(world: &SharedSimulation) {
         world.set_gateway(EXPORTER, "n1", true);
         world.set_gateway(IMPORTER, "n1", true);
     }
-    let start = Instant::now();
-    while uids(&world.lock()).contains(&None) && start.elapsed() < STEP_TIMEOUT {
-        sleep(Duration::from_millis(100)).await;
-    }
-    let before = uids(&world.lock());
+    let before = wait_all(world, uids).await;
     for server in [IMPORTER, EXPORTER] {
         let id = world.lock().clusters[server].id.clone();
         world.lock().leave(server);
@@ -51,22 +46,12 @@ pub(crate) async fn run(world: &SharedSimulation) {
 }
 
 /// UIDs of the imported Service, of the importer's gateway, and of the `ResourceExport` of the Service.
-fn uids(world: &Simulation) -> [Option<String>; 3] {
-    let uid = |server: usize, resource, namespace: &str, name: String| {
-        let object = world.clusters[server]
-            .store
-            .get(resource, &(namespace.to_owned(), name))?;
-        (!object.is_terminating()).then(|| text(object.meta("uid")))
-    };
+fn uids(world: &Simulation) -> Vec<Option<String>> {
+    let imported = format!("antrea-mc-{NAME}");
     let export = format!("{}-{NAMESPACE}-{NAME}-service", world.clusters[EXPORTER].id);
-    [
-        uid(
-            IMPORTER,
-            &core("services"),
-            NAMESPACE,
-            format!("antrea-mc-{NAME}"),
-        ),
-        uid(IMPORTER, &antrea("gateways"), MEMBER_NAMESPACE, "n1".to_owned()),
-        uid(0, &antrea("resourceexports"), LEADER_NAMESPACE, export),
+    vec![
+        uid(world, IMPORTER, &core("services"), NAMESPACE, &imported),
+        uid(world, IMPORTER, &antrea("gateways"), MEMBER_NAMESPACE, "n1"),
+        uid(world, 0, &antrea("resourceexports"), LEADER_NAMESPACE, &export),
     ]
 }

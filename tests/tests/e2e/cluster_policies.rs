@@ -1,16 +1,16 @@
 //! Policies of the user guide on packets between Pods of one cluster, and on those that Pods send: the isolation of
 //! Namespaces, replicated from the leader, and egress to a multi-cluster Service.
 
-use std::{collections::BTreeMap, thread};
+use std::{collections::BTreeMap, time::Instant};
 
 use crate::{
     clusters::{Cluster, EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
     policies::POLICIES,
-    workload::{Client, Namespace},
+    workload::{Client, Namespace, in_parallel},
 };
 
 /// Clients whose requests run at the same time.
-const PARALLEL: usize = 6;
+const PARALLEL: usize = 9;
 /// Names of the Pods of a Namespace, and the places of their Nodes in the list of a cluster's Nodes.
 const PODS: [(&str, usize); 3] = [("a", 0), ("b", 1), ("c", 1)];
 
@@ -76,11 +76,11 @@ impl Member {
         format!("{}/{}", self.cluster.0, self.client.full_name())
     }
 
-    /// The addresses that answer a request of this Pod, each within two seconds.
+    /// The addresses that answer a request of this Pod, each within a second.
     fn answering(&self, all: &[Self]) -> Result<Vec<String>, String> {
         let list: Vec<&str> = all.iter().map(|other| other.ip.as_str()).collect();
         let script = format!(
-            "for ip in {}; do ( /usr/bin/mc-traffic get --timeout 2 http://$ip:8080/ >/dev/null 2>&1 && echo $ip ) & done; \
+            "for ip in {}; do ( /usr/bin/mc-traffic get --timeout 1 http://$ip:8080/ >/dev/null 2>&1 && echo $ip ) & done; \
              wait",
             list.join(" ")
         );
@@ -91,22 +91,24 @@ impl Member {
 
 /// Three Pods in each of three Namespaces of both clusters, on gateways and regular Nodes.
 fn members(namespaces: &[Namespace; 3]) -> Vec<Member> {
-    let mut members = Vec::new();
-    for (cluster, nodes) in [(EAST, ["east-n1", "east-n2"]), (WEST, ["west-n1", "west-n2"])] {
-        for ns in namespaces {
-            for (name, node) in PODS {
-                let client = ns.client_serving(cluster, nodes[node], name);
-                let ip = client.ip();
-                members.push(Member {
-                    cluster,
-                    namespace: ns.0,
-                    client,
-                    ip,
-                });
+    let clusters = [(EAST, ["east-n1", "east-n2"]), (WEST, ["west-n1", "west-n2"])];
+    let pods = clusters.into_iter().flat_map(|(cluster, nodes)| {
+        namespaces
+            .iter()
+            .flat_map(move |ns| PODS.map(|(name, node)| (cluster, ns, name, nodes[node])))
+    });
+    in_parallel(pods.map(|(cluster, ns, name, node)| {
+        move || {
+            let client = ns.client_serving(cluster, node, name);
+            let ip = client.ip();
+            Member {
+                cluster,
+                namespace: ns.0,
+                client,
+                ip,
             }
         }
-    }
-    members
+    }))
 }
 
 /// The pairs of client and server whose result is not the expected one.
@@ -117,16 +119,7 @@ fn wrong_pairs(members: &[Member], expected: fn(&Member, &Member) -> bool) -> Ve
         .collect();
     let mut wrong = Vec::new();
     for clients in members.chunks(PARALLEL) {
-        let found: Vec<_> = thread::scope(|scope| {
-            let running: Vec<_> = clients
-                .iter()
-                .map(|client| scope.spawn(move || client.answering(members)))
-                .collect();
-            running
-                .into_iter()
-                .map(|thread| thread.join().expect("a thread"))
-                .collect()
-        });
+        let found = in_parallel(clients.iter().map(|client| move || client.answering(members)));
         for (client, answering) in clients.iter().zip(found) {
             let answering = answering.unwrap_or_else(|error| vec![error]);
             wrong.extend(
@@ -147,6 +140,7 @@ fn wrong_pairs(members: &[Member], expected: fn(&Member, &Member) -> bool) -> Ve
 }
 
 fn wait_matrix(what: &str, members: &[Member], expected: fn(&Member, &Member) -> bool) {
+    let start = Instant::now();
     WEST.wait_for(what, LONG_TIMEOUT, || {
         let wrong = wrong_pairs(members, expected);
         if wrong.is_empty() {
@@ -159,6 +153,7 @@ fn wait_matrix(what: &str, members: &[Member], expected: fn(&Member, &Member) ->
             ))
         }
     });
+    println!("enforcement: {what} after {:?}", start.elapsed());
 }
 
 /// Deletes the replicated policy, if it exists.
@@ -235,13 +230,20 @@ pub(crate) fn check_services() {
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
     // On a regular Node and on a gateway.
-    let clients = [
-        ns.client(EAST, "east-n2"),
-        ns.client_named(EAST, "east-n1", "gateway-client"),
+    let pods = [
+        ("east-n2", "client"),
+        ("east-n1", "gateway-client"),
+        ("east-n2", "other"),
     ];
-    let other = ns.client_named(EAST, "east-n2", "other");
+    let created = in_parallel(pods.map(|(node, name)| {
+        let ns = &ns;
+        move || ns.client_named(EAST, node, name)
+    }));
+    let [ref clients @ .., other] = created[..] else {
+        unreachable!("a client for each name")
+    };
     let url = other.imported_url();
-    for client in clients.iter().chain([&other]) {
+    for client in &created {
         client.get(&url);
     }
     let label = |label: &str| {
@@ -251,10 +253,11 @@ pub(crate) fn check_services() {
     };
     let wait = |what: &str, answered: bool| {
         EAST.wait_for(what, SHORT_TIMEOUT, || {
-            let all = clients
-                .iter()
-                .map(|client| client.run(&["get", "--timeout", "1", &url]).is_ok());
-            let found: Vec<bool> = all.collect();
+            let requests = clients.iter().map(|client| {
+                let args = ["get", "--timeout", "1", &url];
+                move || client.run(&args).is_ok()
+            });
+            let found = in_parallel(requests);
             if found.iter().all(|found| *found == answered) {
                 Ok(())
             } else {

@@ -3,7 +3,7 @@
 use crate::{
     clusters::{EAST, SHORT_TIMEOUT},
     policies::POLICIES,
-    workload::{Client, Namespace},
+    workload::{Client, Namespace, in_parallel},
 };
 
 const POLICY: &str = "e2e-egress";
@@ -45,9 +45,12 @@ fn seen(client: &Client, namespace: &str, urls: &[String; 3]) -> Seen {
         .lookup("a", &name, 1)
         .and_then(|answer| answer.only_addresses())
         .is_ok_and(|addresses| !addresses.is_empty());
-    let [service, pod, other] = urls
-        .each_ref()
-        .map(|url| client.run(&["get", "--timeout", "1", url]).is_ok());
+    let requests = urls
+        .iter()
+        .map(|url| move || client.run(&["get", "--timeout", "1", url]).is_ok());
+    let [service, pod, other] = in_parallel(requests)[..] else {
+        unreachable!("a result for each request")
+    };
     (is_found, service, pod, other)
 }
 
@@ -56,10 +59,12 @@ pub(crate) fn check_egress() {
     let ns = Namespace::create_in("e2e-egress", &[EAST]);
     ns.serve(EAST, "east-n2", 1);
     let other = ns.client_serving(EAST, "east-n1", "db");
-    let clients = [
-        ns.client(EAST, "east-n2"),
-        ns.client_named(EAST, "east-n1", "gateway-client"),
-    ];
+    let clients = in_parallel(
+        [("east-n2", "client"), ("east-n1", "gateway-client")].map(|(node, name)| {
+            let ns = &ns;
+            move || ns.client_named(EAST, node, name)
+        }),
+    );
     let service = EAST.kubectl(&[
         "get",
         "service",
@@ -76,7 +81,7 @@ pub(crate) fn check_egress() {
     ];
     let wait = |what: &str, expected: Seen| {
         EAST.wait_for(what, SHORT_TIMEOUT, || {
-            let all = clients.each_ref().map(|client| seen(client, ns.0, &urls));
+            let all = in_parallel(clients.iter().map(|client| || seen(client, ns.0, &urls)));
             if all == [expected; 2] {
                 Ok(())
             } else {

@@ -15,7 +15,7 @@ use crate::{
     policies::{set_stretched_policy, wait_label_id},
     policy_actions::check_actions,
     selected_identities::check_selected_identities,
-    workload::{Client, Namespace},
+    workload::{Client, Namespace, in_parallel},
 };
 
 const ENFORCED: &str = "--policy-enforcement=all";
@@ -230,10 +230,14 @@ fn wait_answered(what: &str, clients: &[Client], urls: &[String], answered: bool
         let pairs = clients
             .iter()
             .flat_map(|client| urls.iter().map(move |url| (*client, url)));
-        let wrong: Vec<String> = pairs
-            .filter(|(client, url)| is_answered(*client, url) != answered)
-            .map(|(client, url)| format!("{} to {url}", client.ip()))
-            .collect();
+        // A dropped request takes a second.
+        let results = in_parallel(pairs.map(|(client, url)| {
+            move || {
+                let is_wrong = is_answered(client, url) != answered;
+                is_wrong.then(|| format!("{} to {url}", client.ip()))
+            }
+        }));
+        let wrong: Vec<String> = results.into_iter().flatten().collect();
         if wrong.is_empty() {
             Ok(())
         } else {
@@ -308,60 +312,89 @@ fn check_tenants() {
     wait_answered("tenants pass without the policy", &tenants, &urls, true);
 }
 
-fn check_clients() {
-    let ns = Namespace::create("prod-us-west");
-    let elsewhere = Namespace::create("e2e-elsewhere");
-    let urls = [server(&ns, "west-n2", "db")];
-    let client = ns.client(EAST, "east-n2");
-    let intruder = ns.client_named(EAST, "east-n2", "intruder");
-    let stranger = elsewhere.client(EAST, "east-n2");
-    let open = server(&ns, "west-n1", "open");
-    check_pod_start("without a policy", &ns, &open);
-    WEST.apply(CLIENTS_ONLY);
-    wait_answered("others are dropped", &[intruder, stranger], &urls, false);
-    wait_answered("clients of the Namespace pass", &[client], &urls, true);
-    wait_status(POLICY, ns.0, "db-svc-allow-ingress-from-client-only", |status| {
-        is_realized(status, 1)
-    });
-    check_pod_start("with a policy for other Pods", &ns, &open);
-    let label = |label| EAST.kubectl(&["label", "pod", "intruder", label, "--overwrite", "-n", ns.0]);
-    label("app=client");
-    wait_answered(
-        "a Pod with the label of a client passes",
-        &[intruder],
-        &urls,
-        true,
-    );
-    label("app=intruder");
-    wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
-    check_label_latency(&ns, intruder, &urls[0]);
-    // Counters alone are written once a minute; both rules have decided on packets for about as long.
-    let name = "db-svc-allow-ingress-from-client-only";
-    wait_status_within(COUNTER_TIMEOUT, POLICY, ns.0, name, |status| {
-        ["spec.ingress[0]", "spec.ingress[1]"]
-            .iter()
-            .all(|rule| has_counters(status, rule))
-    });
-    check_audit(&ns, intruder, &urls);
-    check_selected_identities(
-        &ns,
-        client,
-        &urls[0],
-        || drop(WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0])),
-        || WEST.apply(CLIENTS_ONLY),
-    );
-    wait_answered("others are dropped again", &[intruder, stranger], &urls, false);
-    WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0]);
-    let all = [client, intruder, stranger];
-    wait_answered("all pass without the policy", &all, &urls, true);
-    check_groups(&ns, &all, &urls);
+/// The clients of a policy that lets some of them pass, and its server.
+struct ClientsOnly {
+    ns: Namespace,
+    /// The Namespace of the last client.
+    _elsewhere: Namespace,
+    clients: [Client; 3],
+    urls: [String; 1],
+}
+
+impl ClientsOnly {
+    const POLICY: &'static str = "db-svc-allow-ingress-from-client-only";
+
+    /// Checks the policy, which stays.
+    fn check() -> Self {
+        let ns = Namespace::create("prod-us-west");
+        let elsewhere = Namespace::create("e2e-elsewhere");
+        let urls = [server(&ns, "west-n2", "db")];
+        let client = ns.client(EAST, "east-n2");
+        let intruder = ns.client_named(EAST, "east-n2", "intruder");
+        let stranger = elsewhere.client(EAST, "east-n2");
+        let open = server(&ns, "west-n1", "open");
+        check_pod_start("without a policy", &ns, &open);
+        WEST.apply(CLIENTS_ONLY);
+        wait_answered("others are dropped", &[intruder, stranger], &urls, false);
+        wait_answered("clients of the Namespace pass", &[client], &urls, true);
+        wait_status(POLICY, ns.0, Self::POLICY, |status| is_realized(status, 1));
+        check_pod_start("with a policy for other Pods", &ns, &open);
+        let label = |label| EAST.kubectl(&["label", "pod", "intruder", label, "--overwrite", "-n", ns.0]);
+        label("app=client");
+        wait_answered(
+            "a Pod with the label of a client passes",
+            &[intruder],
+            &urls,
+            true,
+        );
+        label("app=intruder");
+        wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
+        check_label_latency(&ns, intruder, &urls[0]);
+        check_audit(&ns, intruder, &urls);
+        check_selected_identities(
+            &ns,
+            client,
+            &urls[0],
+            || drop(WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0])),
+            || WEST.apply(CLIENTS_ONLY),
+        );
+        wait_answered("others are dropped again", &[intruder, stranger], &urls, false);
+        Self {
+            ns,
+            _elsewhere: elsewhere,
+            clients: [client, intruder, stranger],
+            urls,
+        }
+    }
+
+    /// Both rules have decided on packets, which its status shows.
+    fn check_counters(&self) {
+        wait_status_within(COUNTER_TIMEOUT, POLICY, self.ns.0, Self::POLICY, |status| {
+            ["spec.ingress[0]", "spec.ingress[1]"]
+                .iter()
+                .all(|rule| has_counters(status, rule))
+        });
+    }
+
+    /// Deletes the policy.
+    fn finish(&self) {
+        WEST.kubectl(&["delete", POLICY, "--all", "-n", self.ns.0]);
+        wait_answered("all pass without the policy", &self.clients, &self.urls, true);
+    }
 }
 
 /// While the policy is audited, the client that it drops passes, and the log of the server's agent names the rule.
 fn check_audit(ns: &Namespace, client: Client, servers: &[String]) {
     let annotate = |annotation: &str| {
-        let policy = "db-svc-allow-ingress-from-client-only";
-        WEST.kubectl(&["annotate", POLICY, policy, annotation, "--overwrite", "-n", ns.0]);
+        WEST.kubectl(&[
+            "annotate",
+            POLICY,
+            ClientsOnly::POLICY,
+            annotation,
+            "--overwrite",
+            "-n",
+            ns.0,
+        ]);
     };
     annotate("mc-gateway.io/enforcementAction=Audit");
     wait_answered("a client of an audited policy passes", &[client], servers, true);
@@ -438,9 +471,14 @@ fn policies_of_the_user_guide_are_enforced() {
         });
         check_address_groups();
         check_tenants();
-        check_clients();
+        let clients_only = ClientsOnly::check();
+        // Reports with counters are written with those about other policies.
         check_actions();
         check_unsupported_field();
+        clients_only.check_counters();
+        clients_only.finish();
+        check_groups(&clients_only.ns, &clients_only.clients, &clients_only.urls);
+        drop(clients_only);
         EAST.apply(CRDS);
         EAST.set_agent_flag(AUTO, true);
         check_services();

@@ -1,12 +1,12 @@
 //! Each action of a rule with each kind of selector, for clients of both clusters on both kinds of Nodes.
 
-use std::{thread, time::Instant};
+use std::time::Instant;
 
 use crate::{
     clusters::{EAST, SHORT_TIMEOUT, WEST},
     enforcement::{CLUSTER_POLICY, label_namespace, server},
     policies::wait_label_id,
-    workload::{Client, Namespace},
+    workload::{Client, Namespace, in_parallel},
 };
 
 /// The fate of a request.
@@ -88,24 +88,22 @@ fn fate(client: Client, url: &str) -> Fate {
 fn wait_fates(what: &str, peers: &[Peer], urls: &[String], expected: impl Fn(&Peer) -> Fate) {
     let start = Instant::now();
     WEST.wait_for(what, SHORT_TIMEOUT, || {
-        let wrong: Vec<String> = thread::scope(|scope| {
-            let pairs = peers
-                .iter()
-                .flat_map(|peer| urls.iter().map(move |url| (peer, url)));
-            let requests: Vec<_> = pairs
-                .map(|(peer, url)| (peer, url, scope.spawn(|| fate(peer.client, url))))
-                .collect();
-            let results = requests.into_iter().map(|(peer, url, request)| {
-                let (found, expected) = (request.join().expect("a request"), expected(peer));
+        let pairs = peers
+            .iter()
+            .flat_map(|peer| urls.iter().map(move |url| (peer, url)));
+        let results = in_parallel(pairs.map(|(peer, url)| {
+            let expected = expected(peer);
+            move || {
+                let found = fate(peer.client, url);
                 (found != expected).then(|| {
                     format!(
                         "{} to {url}: {found:?}, not {expected:?}",
                         peer.client.full_name()
                     )
                 })
-            });
-            results.flatten().collect()
-        });
+            }
+        }));
+        let wrong: Vec<String> = results.into_iter().flatten().collect();
         if wrong.is_empty() {
             Ok(())
         } else {
@@ -121,23 +119,26 @@ pub(crate) fn check_actions() {
     for cluster in [EAST, WEST] {
         label_namespace(cluster, &acting, "team=acting");
     }
-    let urls = [
-        server(&acted, "west-n1", "first"),
-        server(&acted, "west-n2", "second"),
+    let servers = [("west-n1", "first"), ("west-n2", "second")];
+    let urls = in_parallel(servers.map(|(node, name)| {
+        let acted = &acted;
+        move || server(acted, node, name)
+    }));
+    let clients = [
+        (&acting, EAST, "east-n2", "actor"),
+        (&acting, WEST, "west-n2", "actor"),
+        (&acting, EAST, "east-n1", "other"),
+        (&acting, WEST, "west-n1", "other"),
+        (&idle, EAST, "east-n1", "actor"),
+        (&idle, WEST, "west-n1", "actor"),
     ];
-    let peer = |client, has_label, is_in_namespace| Peer {
-        client,
-        has_label,
-        is_in_namespace,
-    };
-    let mut peers = vec![
-        peer(acting.client_named(EAST, "east-n2", "actor"), true, true),
-        peer(acting.client_named(WEST, "west-n2", "actor"), true, true),
-        peer(acting.client_named(EAST, "east-n1", "other"), false, true),
-        peer(acting.client_named(WEST, "west-n1", "other"), false, true),
-        peer(idle.client_named(EAST, "east-n1", "actor"), true, false),
-        peer(idle.client_named(WEST, "west-n1", "actor"), true, false),
-    ];
+    let mut peers = in_parallel(clients.map(|(ns, cluster, node, app)| {
+        move || Peer {
+            client: ns.client_named(cluster, node, app),
+            has_label: app == "actor",
+            is_in_namespace: ns.0 == "e2e-acting",
+        }
+    }));
     for (namespace, app) in [
         ("e2e-acting,team=acting", "actor"),
         ("e2e-acting,team=acting", "other"),

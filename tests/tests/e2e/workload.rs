@@ -6,6 +6,7 @@ use std::{
     net::IpAddr,
     path::PathBuf,
     process::{Child, Stdio},
+    thread,
 };
 
 use mc_tests::nslookup::Answer;
@@ -14,6 +15,17 @@ use crate::clusters::{Cluster, EAST, LONG_TIMEOUT, SHORT_TIMEOUT, WEST};
 
 /// Limit of a request stream that is never stopped: ten minutes.
 const MAX_STREAM_REQUESTS: u32 = 60_000;
+
+/// Runs the jobs at the same time; returns their results in the order of the jobs.
+pub(crate) fn in_parallel<T: Send>(jobs: impl IntoIterator<Item = impl FnOnce() -> T + Send>) -> Vec<T> {
+    thread::scope(|scope| {
+        let running: Vec<_> = jobs.into_iter().map(|job| scope.spawn(job)).collect();
+        running
+            .into_iter()
+            .map(|job| job.join().expect("a job"))
+            .collect()
+    })
+}
 
 /// A Namespace in some clusters, deleted on drop.
 pub(crate) struct Namespace(pub(crate) &'static str, &'static [Cluster]);

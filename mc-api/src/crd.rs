@@ -15,8 +15,8 @@ use crate::{
     address_group_slice::AddressGroupSlice, cluster_claim::ClusterClaim, cluster_info::ClusterInfoImport,
     cluster_set::ClusterSet, gateway::Gateway, label_identity::LabelIdentity,
     member_cluster_announce::MemberClusterAnnounce, node_key::NodeKey, node_policy_status::NodePolicyStatus,
-    resource_export::ResourceExport, resource_import::ResourceImport, schema::serve_older_version,
-    service_export::ServiceExport, service_import::ServiceImport,
+    node_reachability::NodeReachability, resource_export::ResourceExport, resource_import::ResourceImport,
+    schema::serve_older_version, service_export::ServiceExport, service_import::ServiceImport,
 };
 
 /// The CRDs of a leader cluster.
@@ -45,6 +45,7 @@ pub fn member() -> Vec<CustomResourceDefinition> {
         LabelIdentity::crd(),
         NodeKey::immutable_crd(),
         NodePolicyStatus::crd(),
+        NodeReachability::crd(),
         serve_older_version(ServiceExport::crd(), "v1alpha1"),
         serve_older_version(ServiceImport::crd(), "v1alpha1"),
     ]

@@ -21,6 +21,7 @@ pub mod names;
 pub mod network_policy;
 pub mod node_key;
 pub mod node_policy_status;
+pub mod node_reachability;
 pub mod policy_selectors;
 pub mod renamed_annotation;
 pub mod resource_export;

@@ -86,6 +86,23 @@ pub enum IneligibleReason {
 // === impl NodeHealth ===
 
 impl NodeHealth {
+    /// The health of a Node.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref());
+        let ready = conditions
+            .unwrap_or_default()
+            .iter()
+            .any(|c| c.type_ == "Ready" && c.status == "True");
+        let cordoned = node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
+        match (ready, cordoned) {
+            (true, false) => Self::Ready,
+            (true, true) => Self::Cordoned,
+            (false, false) => Self::NotReady,
+            (false, true) => Self::CordonedNotReady,
+        }
+    }
+
     /// Whether the Node is Ready.
     #[must_use]
     pub fn is_ready(self) -> bool {
@@ -122,7 +139,7 @@ pub fn candidates<'a>(snapshot: &'a MemberSnapshot, plan: &mut Plan) -> Vec<Cand
             DEFAULT_WEIGHT
         });
         candidates.push(Candidate {
-            health: node_health(node),
+            health: NodeHealth::of(node),
             gateway_ip,
             internal_ip,
             weight,
@@ -140,21 +157,6 @@ pub(super) fn any(snapshot: &MemberSnapshot) -> bool {
 
 fn is_candidate(node: &Node) -> bool {
     node.metadata.deletion_timestamp.is_none() && node.annotations().contains_key(names::ANNOTATION_GATEWAY)
-}
-
-fn node_health(node: &Node) -> NodeHealth {
-    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref());
-    let ready = conditions
-        .unwrap_or_default()
-        .iter()
-        .any(|c| c.type_ == "Ready" && c.status == "True");
-    let cordoned = node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
-    match (ready, cordoned) {
-        (true, false) => NodeHealth::Ready,
-        (true, true) => NodeHealth::Cordoned,
-        (false, false) => NodeHealth::NotReady,
-        (false, true) => NodeHealth::CordonedNotReady,
-    }
 }
 
 /// The gateway IP and the internal IP of a Node.

@@ -16,6 +16,7 @@ use super::{
     imported_endpoints::{apply_slices, endpoints_by_cluster},
     imported_service::{ImportedService, MAX_SERVICE_NAME, apply_service, is_imported, rejection},
     is_managed,
+    reachability::{mark_unreachable, unreachable_clusters},
     service_imports::apply_service_import,
     slices::{self, SliceIndex},
 };
@@ -41,6 +42,7 @@ pub fn plan(
         .filter(|i| i.spec.kind == kind::ENDPOINTS)
         .filter_map(|i| Some((name_of(i), i.spec.endpoints.as_ref()?)))
         .collect();
+    let unreachable = unreachable_clusters(snapshot);
     let mut keep_services = BTreeSet::new();
     let mut keep_slices = BTreeSet::new();
     for import in imports().filter(|i| i.spec.kind == kind::SERVICE_IMPORT) {
@@ -51,10 +53,11 @@ pub fn plan(
         if !can_import(snapshot, &key, plan) {
             continue;
         }
-        let clusters = endpoints
+        let mut clusters = endpoints
             .get(&key)
             .map(|e| endpoints_by_cluster(snapshot, local, membership, &key, e))
             .unwrap_or_default();
+        mark_unreachable(&mut clusters, &unreachable);
         let service = apply_service(snapshot, &key, &payload.spec, plan);
         // A ServiceImport beside a Service of another owner would announce an import that does not exist.
         if !matches!(service, ImportedService::Foreign) {

@@ -11,7 +11,8 @@ use mc_api::{
     },
 };
 
-use crate::snapshot::{MemberSnapshot, ObjectMap, OptionalKind, get};
+use super::node_owner::owning_node;
+use crate::snapshot::{MemberSnapshot, ObjectMap, OptionalKind};
 
 /// Most errors in a message.
 const MAX_ERRORS: usize = 10;
@@ -65,12 +66,8 @@ fn existing(snapshot: &MemberSnapshot) -> impl Iterator<Item = (&str, &NodePolic
     let reports = snapshot.node_policy_statuses.objects();
     let reports = reports.into_iter().flat_map(|reports| reports.values());
     reports.filter_map(|report| {
-        let name = report.metadata.name.as_deref()?;
-        let node = get(&snapshot.nodes, "", name)?;
-        let mut owners = report.metadata.owner_references.iter().flatten();
-        let is_owned =
-            owners.any(|owner| owner.kind == "Node" && Some(&owner.uid) == node.metadata.uid.as_ref());
-        is_owned.then_some((name, report.as_ref()))
+        let node = owning_node(snapshot, &report.metadata)?;
+        Some((node.metadata.name.as_deref()?, report.as_ref()))
     })
 }
 

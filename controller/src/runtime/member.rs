@@ -391,6 +391,7 @@ impl Member {
             cluster_groups: stores.cluster_groups.optional(),
             groups: stores.groups.optional(),
             node_policy_statuses: stores.node_policy_statuses.optional(),
+            node_reachabilities: stores.node_reachabilities.optional(),
             address_group_slices: stores.address_group_slices.optional(),
             pod_addresses: self.pod_addresses.as_ref().and_then(|(pods, _)| pods.addresses()),
             tiers: stores.tiers.optional(),

@@ -17,6 +17,7 @@ use mc_api::{
     network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier},
     node_key::NodeKey,
     node_policy_status::NodePolicyStatus,
+    node_reachability::NodeReachability,
     service_export::ServiceExport,
     service_import::ServiceImport,
 };
@@ -51,6 +52,7 @@ pub(super) struct MemberStores {
     pub(super) cluster_groups: Store<ClusterGroup>,
     pub(super) groups: Store<NamespacedGroup>,
     pub(super) node_policy_statuses: Store<NodePolicyStatus>,
+    pub(super) node_reachabilities: Store<NodeReachability>,
     pub(super) address_group_slices: Store<AddressGroupSlice>,
     pub(super) tiers: Store<Tier>,
     /// Only where label identities are exported.
@@ -109,6 +111,7 @@ impl MemberStores {
             cluster_groups: watch_optional!(None),
             groups: watch_optional!(None),
             node_policy_statuses: watch_optional!(Some(namespace)),
+            node_reachabilities: watch_optional!(Some(namespace)),
             address_group_slices: watch_optional!(Some(namespace)),
             tiers: watch_optional!(None),
             pods: config.stretched_network_policy.then(|| {

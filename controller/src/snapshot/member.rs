@@ -23,6 +23,7 @@ use mc_api::{
     network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier},
     node_key::NodeKey,
     node_policy_status::NodePolicyStatus,
+    node_reachability::NodeReachability,
     resource_export::ResourceExport,
     resource_import::ResourceImport,
     service_export::ServiceExport,
@@ -86,6 +87,8 @@ pub struct MemberSnapshot {
     pub groups: OptionalKind<NamespacedGroup>,
     /// The agents' reports about policies.
     pub node_policy_statuses: OptionalKind<NodePolicyStatus>,
+    /// The gateway agents' reports about the other clusters.
+    pub node_reachabilities: OptionalKind<NodeReachability>,
     /// The addresses of Pods as the agents have them.
     pub address_group_slices: OptionalKind<AddressGroupSlice>,
     /// The addresses of all Pods, while agents enforce every rule and once the list is complete.

@@ -53,6 +53,7 @@ fn names_columns_and_labels_match_antrea() {
             ),
             ("nodekeys.mc-gateway.io", "v1alpha1", false),
             ("nodepolicystatuses.mc-gateway.io", "v1alpha1", false),
+            ("nodereachabilities.mc-gateway.io", "v1alpha1", false),
             ("resourceexports.multicluster.crd.antrea.io", "v1alpha1", true),
             ("resourceimports.multicluster.crd.antrea.io", "v1alpha1", true),
             ("serviceexports.multicluster.x-k8s.io", "v1beta1", true),

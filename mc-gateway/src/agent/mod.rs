@@ -35,6 +35,7 @@ use crate::plan::PlanError;
 use crate::policy_report_publisher;
 use crate::preflight::PreflightError;
 use crate::program_log::ProgramLogError;
+use crate::reachability;
 use crate::service_ip_reservation;
 use crate::source::{self, SourceError};
 use foreign_changes::{ForeignChanges, SEARCH_INTERVAL};
@@ -109,6 +110,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
         agent.policy_report.subscribe(),
         Arc::clone(&agent.metrics),
     );
+    reachability::start(&config, agent.remote_gateways.subscribe(), agent.prober.status());
     if let Some(address) = config.metrics_address {
         let listener = Listener {
             addresses: vec![address],

@@ -13,6 +13,7 @@ use super::change_logger::ChangeLogger;
 use super::{AgentError, io_error};
 use crate::apply::apply;
 use crate::capacity::Capacity;
+use crate::changed_state::send_changed;
 use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::Datapath;
@@ -35,6 +36,7 @@ use crate::policy_report::AppliedPolicies;
 use crate::policy_report_publisher::Report;
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
+use crate::reachability::{Gateways, RemoteGateways};
 use crate::resolved::{NftRules, Resolution, ResolutionCache, ResolvedState, Settings, resolve};
 use crate::service_history::ServiceHistory;
 
@@ -90,6 +92,8 @@ pub(super) struct Agent {
     pub(super) needs_key: watch::Sender<bool>,
     /// The applied report about network policies.
     pub(super) policy_report: watch::Sender<Report>,
+    /// The gateways of the other clusters; probes decide whether they are reachable.
+    pub(super) remote_gateways: watch::Sender<Gateways>,
     /// Secrets shared with other nodes.
     pub(super) secrets: PeerSecrets,
     /// Earlier ready backends of exported Services.
@@ -173,6 +177,7 @@ impl Agent {
             needs_address: watch::Sender::new(false),
             needs_key: watch::Sender::new(false),
             policy_report: watch::Sender::new(None),
+            remote_gateways: watch::Sender::default(),
             secrets,
             service_history,
             desired_cache: DesiredCache::default(),
@@ -260,12 +265,10 @@ impl Agent {
                 // After the first reconcile: from now on this node accepts packets with its secrets.
                 self.needs_key.send_replace(desired.published_key.is_none());
                 let applied = AppliedPolicies::new(&desired.policies, unenforced.as_ref());
-                self.policy_report.send_if_modified(|report| {
-                    let is_changed = *report != applied;
-                    *report = applied;
-                    is_changed
-                });
+                send_changed(&self.policy_report, applied);
                 let contents = self.maps.contents();
+                let gateways = RemoteGateways::new(&desired, contents).into();
+                send_changed(&self.remote_gateways, gateways);
                 self.metrics
                     .state()
                     .set_contents(contents, &self.names, &self.log.issues);

@@ -17,6 +17,7 @@ use crate::{
     },
     policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses},
     ports::format_ports,
+    reachability::wrong_readiness,
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
     user_actions::is_malformed,
 };
@@ -39,7 +40,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Status and reason of a condition.
-fn condition(object: &StoredObject, type_: &str) -> (String, String) {
+pub(crate) fn condition(object: &StoredObject, type_: &str) -> (String, String) {
     list(&object.value["status"]["conditions"])
         .find(|c| c["type"] == type_)
         .map(|c| (text(&c["status"]), text(&c["reason"])))
@@ -612,6 +613,7 @@ fn check_imports(
         ips.sort();
     }
     report.expect_eq("imported Services", &have, &want);
+    report.0.extend(wrong_readiness(cluster));
     let have: BTreeMap<_, _> = store
         .all(&mcs("serviceimports"))
         .filter(|(key, _)| !is_malformed(key))

@@ -22,6 +22,7 @@ mod kept_objects;
 mod pod_restart;
 mod policies;
 mod ports;
+mod reachability;
 mod replaced_cluster_set;
 mod run;
 mod simulation;

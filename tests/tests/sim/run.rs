@@ -570,6 +570,7 @@ fn stop_faults(world: &SharedSimulation) {
         cluster.partitioned = None;
     }
     world.report_all_policies();
+    world.report_reachability_everywhere();
 }
 
 /// Waits for convergence; returns the time, the number of removed leftovers and the remaining differences.

@@ -323,7 +323,7 @@ impl Simulation {
         }
         // The long name is rare.
         let service = SERVICES[*self.rng.pick(&[0, 0, 0, 1, 1, 2, 2, 3, 3, 4])];
-        match self.rng.below(114) {
+        match self.rng.below(120) {
             0..20 => {
                 let ports = [0, 0, 0, 1, 2][self.rng.index(5)];
                 let pods = self.rng.range(1, 4);
@@ -348,7 +348,22 @@ impl Simulation {
             100..102 => self.write_malformed(),
             102..106 => self.export_colliding_name(server),
             106..114 => self.change_policies(server),
+            114..117 => self.share_service(namespace, service),
+            117..120 => self.report_reachability(server),
             _ => self.tamper(0),
+        }
+    }
+
+    /// Exports a Service from every cluster with a gateway.
+    fn share_service(&mut self, namespace: &str, service: &str) {
+        for server in 1..self.clusters.len() {
+            let space = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+            self.write_as_user(server, &core("namespaces"), "", &space);
+            self.put_service(server, namespace, service, 0, 2);
+            self.set_export(server, namespace, service, true);
+            self.add_node(server, 1);
+            self.set_gateway(server, "n1", true);
+            self.report_reachability(server);
         }
     }
 

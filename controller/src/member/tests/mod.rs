@@ -15,6 +15,7 @@ mod membership_record;
 mod observability;
 mod policies;
 mod policy_status;
+mod reachability;
 mod selector_exports;
 mod unreadable;
 mod withdrawal;
@@ -88,6 +89,7 @@ fn snapshot() -> MemberSnapshot {
         cluster_groups: OptionalKind::Absent,
         groups: OptionalKind::Absent,
         node_policy_statuses: OptionalKind::Absent,
+        node_reachabilities: OptionalKind::Present(ObjectMap::default()),
         address_group_slices: OptionalKind::Absent,
         pod_addresses: None,
         tiers: OptionalKind::Absent,

@@ -3,6 +3,7 @@
 mod absent_kinds;
 mod cache;
 pub(crate) mod node_object;
+pub(crate) mod node_report;
 mod pod_watch;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,9 @@
+//! Reachability of the remote clusters by the probes of a gateway: gateways by cluster, damped verdicts, and the
+//! `NodeReachability` of the Node.
+
+mod damping;
+mod publisher;
+mod remote_gateways;
+
+pub use publisher::{Gateways, start};
+pub use remote_gateways::RemoteGateways;

@@ -1,0 +1,138 @@
+//! Reports of simulated gateway agents about other clusters, and the endpoints that they close.
+
+use std::collections::BTreeSet;
+
+use mc_api::{
+    names,
+    node_reachability::{NodeReachability, NodeReachabilitySpec},
+};
+use mc_test_kit::fake_apiserver::{
+    resources::Resource,
+    store::{Key, StoredObject},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    expected_state::condition,
+    invariants::{antrea, core, is_ready, list, slices, text, wanted_cluster_id},
+    simulation::{Cluster, MEMBER_NAMESPACE, Simulation},
+};
+
+fn reports() -> Resource {
+    ("mc-gateway.io".to_owned(), "nodereachabilities".to_owned())
+}
+
+fn node<'a>(cluster: &'a Cluster, name: &str) -> Option<&'a StoredObject> {
+    let key = (String::new(), name.to_owned());
+    Some(cluster.store.get(&core("nodes"), &key)?.as_ref())
+}
+
+impl Simulation {
+    /// The agent of one Node, or those of all, report random other clusters as unreachable.
+    pub(crate) fn report_reachability(&mut self, server: usize) {
+        let nodes = if self.rng.permille(300) {
+            vec![self.rng.range(1, 5)]
+        } else {
+            (1..5).collect()
+        };
+        self.report_as_agents(server, &nodes);
+    }
+
+    /// The agents of each cluster with reports agree.
+    pub(crate) fn report_reachability_everywhere(&mut self) {
+        for server in 1..self.clusters.len() {
+            if self.clusters[server].store.all(&reports()).next().is_some() {
+                self.report_as_agents(server, &[1, 2, 3, 4]);
+            }
+        }
+    }
+
+    fn report_as_agents(&mut self, server: usize, nodes: &[u64]) {
+        let clusters: Vec<String> = self
+            .clusters
+            .iter()
+            .skip(1)
+            .filter_map(wanted_cluster_id)
+            .collect();
+        let verdicts: Vec<_> = clusters
+            .into_iter()
+            .map(|cluster| (cluster, self.rng.permille(600)))
+            .collect();
+        for number in nodes {
+            let name = format!("n{number}");
+            let Some(uid) = node(&self.clusters[server], &name).map(|node| node.uid().to_owned()) else {
+                continue;
+            };
+            let spec = NodeReachabilitySpec::new(verdicts.iter().cloned());
+            let report = NodeReachability::of_node(&name, &uid, spec);
+            let report = serde_json::to_value(report).unwrap_or_default();
+            self.write_as_user(server, &reports(), MEMBER_NAMESPACE, &report);
+        }
+    }
+}
+
+/// The clusters that the agents of all Ready Nodes with an active Gateway report as unreachable.
+fn unreachable(cluster: &Cluster) -> BTreeSet<String> {
+    let mut all: Option<BTreeSet<String>> = None;
+    for (key, gateway) in cluster.store.all(&antrea("gateways")) {
+        let node = node(cluster, &key.1).filter(|node| condition(node, "Ready").0 == "True");
+        let Some(node) = node.filter(|_| gateway.value["weight"] != json!(0)) else {
+            continue;
+        };
+        let report = cluster
+            .store
+            .get(&reports(), &(MEMBER_NAMESPACE.to_owned(), key.1.clone()));
+        let report = report.filter(|report| {
+            list(report.meta("ownerReferences")).any(|owner| text(&owner["uid"]) == node.uid())
+        });
+        let listed: BTreeSet<String> = report
+            .into_iter()
+            .flat_map(|report| list(&report.value["spec"]["unreachable"]).map(text))
+            .collect();
+        all = Some(match all {
+            Some(before) => before.intersection(&listed).cloned().collect(),
+            None => listed,
+        });
+    }
+    all.unwrap_or_default()
+}
+
+/// The imported endpoints with the wrong readiness: those of an unreachable cluster are not ready where a reachable one
+/// serves each of their ports in their IP family.
+pub(crate) fn wrong_readiness(cluster: &Cluster) -> Vec<String> {
+    let unreachable = unreachable(cluster);
+    let imported: Vec<(&Key, &StoredObject)> = cluster
+        .store
+        .all(&slices())
+        .filter(|(_, slice)| slice.label(names::LABEL_MANAGED_BY) == Some(names::MANAGED_BY))
+        .map(|(key, slice)| (key, slice.as_ref()))
+        .collect();
+    let is_reachable = |slice: &StoredObject| {
+        let of = slice.label(names::LABEL_MCS_SOURCE_CLUSTER).unwrap_or_default();
+        !unreachable.contains(of)
+    };
+    let service = |key: &Key, slice: &StoredObject| {
+        let name = slice.label(names::LABEL_SERVICE_NAME).unwrap_or_default();
+        (key.0.clone(), name.to_owned(), slice.value["addressType"].clone())
+    };
+    let has_port =
+        |slice: &StoredObject, name: &Value| list(&slice.value["ports"]).any(|port| port["name"] == *name);
+    let mut wrong = vec![];
+    for (key, slice) in &imported {
+        let is_served_elsewhere = list(&slice.value["ports"]).all(|port| {
+            imported.iter().any(|(other_key, other)| {
+                is_reachable(other)
+                    && service(other_key, other) == service(key, slice)
+                    && has_port(other, &port["name"])
+                    && list(&other.value["endpoints"]).next().is_some()
+            })
+        });
+        let expected = is_reachable(slice) || !is_served_elsewhere;
+        for endpoint in list(&slice.value["endpoints"]) {
+            if is_ready(endpoint) != expected {
+                wrong.push(format!("{key:?}: {endpoint} instead of ready={expected}"));
+            }
+        }
+    }
+    wrong
+}

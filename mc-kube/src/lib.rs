@@ -16,7 +16,9 @@ pub use backoff::{Backoff, jitter_seed};
 pub use client::{ClientError, ConfigSource, client, client_with_token};
 pub use error::error_chain;
 pub use name::NamespacedName;
-pub use store::{CacheState, ObjectMap, OptionalKind, RelistStats, Store, WatchContext, WatchObserver};
+pub use store::{
+    CacheState, FullSnapshot, ObjectMap, OptionalKind, RelistStats, Store, WatchContext, WatchObserver,
+};
 pub use task::AbortOnDrop;
 pub use transport::Multiplexing;
 pub use watch::{MAX_BACKOFF, is_expired, is_unknown_kind, watch};

@@ -75,7 +75,7 @@ pub struct WatchContext {
 ///
 /// Guarantees: [`Store::synced`] is true only after a complete list; a new list replaces the old one at once when it is
 /// complete; an object whose new version does not match the type keeps its last one, with the metadata of the new
-/// version, and is unreadable ([`Store::snapshot_with_unreadable`]).
+/// version, and is unreadable ([`FullSnapshot::unreadable`]).
 #[derive(Debug)]
 pub struct Store<K> {
     cache: Arc<Mutex<Cache<K>>>,
@@ -111,6 +111,18 @@ pub struct RelistStats {
     pub relists: u32,
     /// Those in which an object had an older resource version than before.
     pub version_regressions: u32,
+}
+
+/// All objects of a kind with the state of their list at the same moment.
+#[derive(Clone, Debug)]
+pub struct FullSnapshot<K> {
+    /// The objects.
+    pub objects: ObjectMap<K>,
+    /// Those whose newest version does not match the type, such as one that a newer version of a controller has
+    /// written. Those that never matched it exist, but are not among the objects.
+    pub unreadable: BTreeSet<NamespacedName>,
+    /// [`RelistStats::relists`].
+    pub relists: u32,
 }
 
 // === impl OptionalKind ===
@@ -253,12 +265,15 @@ impl<K> Store<K> {
         self.lock().objects.clone()
     }
 
-    /// All objects, and those whose newest version does not match the type, such as one that a newer version of a
-    /// controller has written. Those that never matched it exist, but are not among the former.
+    /// All objects with the state of the list at the same moment.
     #[must_use]
-    pub fn snapshot_with_unreadable(&self) -> (ObjectMap<K>, BTreeSet<NamespacedName>) {
+    pub fn full_snapshot(&self) -> FullSnapshot<K> {
         let cache = self.lock();
-        (cache.objects.clone(), cache.unreadable.clone())
+        FullSnapshot {
+            objects: cache.objects.clone(),
+            unreadable: cache.unreadable.clone(),
+            relists: cache.relist_stats.relists,
+        }
     }
 
     /// Whether the list is complete.
@@ -508,7 +523,7 @@ mod tests {
             }
         };
 
-        let unreadable_of = |store: &Store<ConfigMap>| store.snapshot_with_unreadable().1;
+        let unreadable_of = |store: &Store<ConfigMap>| store.full_snapshot().unreadable;
 
         let store = Store::<ConfigMap>::default();
         list(&store, &bad);

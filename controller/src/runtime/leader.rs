@@ -176,7 +176,7 @@ impl Stores {
         let announces = self.announces.snapshot();
         let all: Vec<_> = announces.values().map(AsRef::as_ref).collect();
         leader::heartbeat::record_heartbeats(heartbeats, &all, now);
-        let (exports, unreadable_exports) = self.exports.snapshot_with_unreadable();
+        let exports = self.exports.full_snapshot();
         LeaderSnapshot {
             now,
             namespace: namespace.to_owned(),
@@ -186,8 +186,8 @@ impl Stores {
             service_accounts: self.service_accounts.snapshot(),
             service_account_bindings: self.service_account_bindings.snapshot(),
             announces,
-            exports,
-            unreadable_exports,
+            exports: exports.objects,
+            unreadable_exports: exports.unreadable,
             imports: self.imports.snapshot(),
             label_id_shards: self.label_id_shards.as_ref().map(Store::snapshot),
             heartbeats: heartbeats.clone(),

@@ -156,11 +156,8 @@ impl LeaderConnection {
     pub fn remote_objects(&mut self, now: Timestamp) -> RemoteObjects {
         // Read first: a list that is complete now is complete in the snapshots.
         let synced = self.announces.synced() && self.exports.synced() && self.imports.synced();
-        // Read before the snapshot, so that no import counts as listed that only an earlier list had; the deletion
-        // guard covers a relist between the two.
-        let relists = self.imports.relist_stats().relists;
-        let (imports, unreadable_imports) = self.imports.snapshot_with_unreadable();
-        let listed_imports = self.listed_imports.update(relists, &imports);
+        let imports = self.imports.full_snapshot();
+        let listed_imports = self.listed_imports.update(imports.relists, &imports.objects);
         let mut objects = RemoteObjects {
             synced,
             announces: self.announces.snapshot(),
@@ -170,8 +167,8 @@ impl LeaderConnection {
                 .as_ref()
                 .filter(|store| store.synced())
                 .map(Store::snapshot),
-            imports,
-            unreadable_imports,
+            imports: imports.objects,
+            unreadable_imports: imports.unreadable,
             listed_imports,
             suppress_deletions_until: None,
         };

@@ -364,14 +364,14 @@ impl Member {
             (None, None) => LeaderConnectionState::Idle,
         };
         let stores = &self.stores;
-        let (cluster_sets, unreadable_cluster_sets) = stores.cluster_sets.snapshot_with_unreadable();
+        let cluster_sets = stores.cluster_sets.full_snapshot();
         MemberSnapshot {
             now,
             namespace: self.namespace.clone(),
             config: self.config.clone(),
             service_cidrs: self.service_cidrs.clone(),
-            cluster_sets,
-            unreadable_cluster_sets,
+            cluster_sets: cluster_sets.objects,
+            unreadable_cluster_sets: cluster_sets.unreadable,
             memberships: stores.memberships.snapshot(),
             deregistrations: self.deregistrations.states(),
             cluster_claims: stores.cluster_claims.optional(),

@@ -32,7 +32,7 @@ pub struct LeaderSnapshot {
     pub announces: ObjectMap<MemberClusterAnnounce>,
     /// The members' exports.
     pub exports: ObjectMap<ResourceExport>,
-    /// Those that cannot be decoded ([`mc_kube::Store::snapshot_with_unreadable`]).
+    /// Those that cannot be decoded ([`mc_kube::FullSnapshot::unreadable`]).
     pub unreadable_exports: BTreeSet<NamespacedName>,
     /// The imports offered to members.
     pub imports: ObjectMap<ResourceImport>,

@@ -47,7 +47,7 @@ pub struct MemberSnapshot {
     pub service_cidrs: Vec<IpNet>,
     /// The `ClusterSet`s; one is expected.
     pub cluster_sets: ObjectMap<ClusterSet>,
-    /// Those that cannot be decoded ([`mc_kube::Store::snapshot_with_unreadable`]).
+    /// Those that cannot be decoded ([`mc_kube::FullSnapshot::unreadable`]).
     pub unreadable_cluster_sets: BTreeSet<NamespacedName>,
     /// The cluster's ID, as older guides configure it.
     pub cluster_claims: OptionalKind<ClusterClaim>,
@@ -149,7 +149,7 @@ pub struct RemoteObjects {
     pub policy_selectors: Option<ObjectMap<ResourceExport>>,
     /// The imports of the set.
     pub imports: ObjectMap<ResourceImport>,
-    /// Those that cannot be decoded ([`mc_kube::Store::snapshot_with_unreadable`]).
+    /// Those that cannot be decoded ([`mc_kube::FullSnapshot::unreadable`]).
     pub unreadable_imports: BTreeSet<NamespacedName>,
     /// The names of the imports since the last relist, or since the connection was opened, deleted ones included.
     pub listed_imports: Arc<BTreeSet<String>>,

@@ -11,6 +11,7 @@ use k8s_openapi::{
 };
 use kube::{ResourceExt, core::ObjectMeta};
 use mc_api::{names, service_import::is_headless, validation};
+use sha2::{Digest as _, Sha256};
 
 use super::ip_families::IpFamily;
 use crate::snapshot::MemberSnapshot;
@@ -209,12 +210,12 @@ pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<EndpointGro
         group.endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
         group.endpoints.dedup_by(|a, b| a.addresses == b.addresses);
         for (i, chunk) in group.endpoints.chunks(MAX_ENDPOINTS).enumerate() {
-            let hash = fnv1a(&format!("{cluster}{key}"));
+            let hash = name_hash(cluster, &key);
             let suffix = match family {
                 IpFamily::V4 => "",
                 IpFamily::V6 => "-v6",
             };
-            let name = format!("{}-{hash:016x}-{i}{suffix}", service.name_any());
+            let name = format!("{}-{hash}-{i}{suffix}", service.name_any());
             slices.push(slice(service, of, cluster, (name, family), &group.ports, chunk));
         }
     }
@@ -281,9 +282,35 @@ pub fn is_up_to_date(old: &EndpointSlice, new: &EndpointSlice) -> bool {
         && new.labels().iter().all(|(k, v)| old.labels().get(k) == Some(v))
 }
 
-/// FNV-1a: a stable hash for stable names; its strength is irrelevant.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+/// The part of a slice's name that its cluster and its ports determine: a prefix of their SHA-256, because members
+/// choose both.
+fn name_hash(cluster: &str, ports: &str) -> String {
+    let digest = Sha256::new()
+        .chain_update(cluster)
+        .chain_update([0])
+        .chain_update(ports)
+        .finalize();
+    hex::encode(digest).chars().take(16).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_slices_differ_where_their_texts_do() {
+        let texts = [
+            // Two texts with the same 64-bit FNV-1a hash, which names had before.
+            ("8yn0iYCKYHlIj4-BwPqk", ""),
+            ("GReLUrM4wMqfg9yzV3KQ", ""),
+            ("a", "bc"),
+            ("ab", "c"),
+        ];
+        let names: BTreeSet<_> = texts
+            .iter()
+            .map(|(cluster, ports)| name_hash(cluster, ports))
+            .collect();
+        assert_eq!(names.len(), texts.len());
+        assert!(names.iter().all(|name| name.len() == 16));
+    }
 }

@@ -168,7 +168,7 @@ impl Gateway {
                 Column::age(),
             ],
             status: true,
-            short_names: &[],
+            short_names: &["mcgw"],
         })
     }
 }

@@ -62,6 +62,13 @@ fn names_columns_and_labels_match_antrea() {
     );
 }
 
+/// `gateways` and `gtw` are names of the Gateway API.
+#[test]
+fn gateways_have_a_short_name_of_their_own() {
+    let names = Gateway::crd().spec.names;
+    assert_eq!(names.short_names.as_deref(), Some(&["mcgw".to_owned()][..]));
+}
+
 #[test]
 fn top_level_kinds_describe_their_fields() {
     let gateway = schema(&Gateway::crd());

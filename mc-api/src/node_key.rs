@@ -8,7 +8,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, ValidationRule},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::{CustomResource, CustomResourceExt as _};
+use kube::{CustomResource, CustomResourceExt as _, Resource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -38,9 +38,7 @@ impl NodeKey {
     /// The object for a Node with this UID.
     #[must_use]
     pub fn of_node(node: &str, uid: &str, public_key: String) -> Self {
-        let mut object = Self::new(node, NodeKeySpec { public_key });
-        object.metadata.owner_references = Some(vec![node_owner(node, uid)]);
-        object
+        owned_by_node(Self::new(node, NodeKeySpec { public_key }), node, uid)
     }
 
     /// Whether the Node of the same name owns the object.
@@ -74,15 +72,16 @@ impl NodeKey {
     }
 }
 
-/// The reference to a Node as owner.
-pub(crate) fn node_owner(node: &str, uid: &str) -> OwnerReference {
-    OwnerReference {
+/// An object with the Node of this name and UID as its owner.
+pub(crate) fn owned_by_node<K: Resource>(mut object: K, node: &str, uid: &str) -> K {
+    object.meta_mut().owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
         name: node.to_owned(),
         uid: uid.to_owned(),
         ..OwnerReference::default()
-    }
+    }]);
+    object
 }
 
 #[cfg(test)]

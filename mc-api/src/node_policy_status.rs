@@ -8,7 +8,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{label_identity::digest, node_key::node_owner};
+use crate::{label_identity::digest, node_key::owned_by_node};
 
 /// Most policies of an object; [`NodePolicyStatusSpec::omitted`] counts the others.
 pub const MAX_POLICIES: usize = 500;
@@ -126,9 +126,7 @@ impl NodePolicyStatus {
     /// The object for a Node with this UID.
     #[must_use]
     pub fn of_node(node: &str, uid: &str, spec: NodePolicyStatusSpec) -> Self {
-        let mut object = Self::new(node, spec);
-        object.metadata.owner_references = Some(vec![node_owner(node, uid)]);
-        object
+        owned_by_node(Self::new(node, spec), node, uid)
     }
 }
 

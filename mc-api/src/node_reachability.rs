@@ -9,7 +9,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::node_key::node_owner;
+use crate::node_key::owned_by_node;
 
 /// Most clusters of each list; further ones are left out, and so count as neither.
 pub const MAX_CLUSTERS: usize = 1_000;
@@ -44,9 +44,7 @@ impl NodeReachability {
     /// The object for a Node with this UID.
     #[must_use]
     pub fn of_node(node: &str, uid: &str, spec: NodeReachabilitySpec) -> Self {
-        let mut object = Self::new(node, spec);
-        object.metadata.owner_references = Some(vec![node_owner(node, uid)]);
-        object
+        owned_by_node(Self::new(node, spec), node, uid)
     }
 }
 

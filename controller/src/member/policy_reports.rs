@@ -11,8 +11,8 @@ use mc_api::{
     },
 };
 
-use super::node_owner::owning_node;
-use crate::snapshot::{MemberSnapshot, ObjectMap, OptionalKind};
+use super::node_owner::owns;
+use crate::snapshot::{MemberSnapshot, ObjectMap, OptionalKind, get};
 
 /// Most errors in a message.
 const MAX_ERRORS: usize = 10;
@@ -66,8 +66,9 @@ fn existing(snapshot: &MemberSnapshot) -> impl Iterator<Item = (&str, &NodePolic
     let reports = snapshot.node_policy_statuses.objects();
     let reports = reports.into_iter().flat_map(|reports| reports.values());
     reports.filter_map(|report| {
-        let node = owning_node(snapshot, &report.metadata)?;
-        Some((node.metadata.name.as_deref()?, report.as_ref()))
+        let name = report.metadata.name.as_deref()?;
+        let node = get(&snapshot.nodes, "", name)?;
+        owns(node, &report.metadata).then_some((name, report.as_ref()))
     })
 }
 

@@ -2,26 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::discovery::v1::Endpoint;
 use kube::ResourceExt;
-use mc_api::{names, validation};
+use mc_api::names;
 
 use super::{
     gateway_candidates::NodeHealth,
     imported_endpoints::EndpointsByCluster,
     ip_families::IpFamily,
-    node_owner::owning_node,
+    node_owner::owns,
     slices::{self, EndpointGroup},
 };
 use crate::snapshot::{MemberSnapshot, OptionalKind, get};
 
-/// The clusters that the gateways of all Ready Nodes report as unreachable; draining gateways do not count. A gateway
-/// without a report has no verdict, and without a gateway the set is empty.
+/// The clusters that the gateways of all Ready Nodes report as unreachable; draining gateways do not count. The set is
+/// empty while a gateway has no report, and without a gateway.
 pub(super) fn unreachable_clusters(snapshot: &MemberSnapshot) -> BTreeSet<&str> {
     let reports = match &snapshot.node_reachabilities {
-        OptionalKind::Present(reports) if !reports.is_empty() => reports,
-        OptionalKind::Present(_) | OptionalKind::Absent => return BTreeSet::new(),
-        // After a start the earlier verdict stays.
+        OptionalKind::Present(reports) => reports,
+        OptionalKind::Absent => return BTreeSet::new(),
+        // After a start the earlier readiness stays.
         OptionalKind::Pending => return marked_clusters(snapshot),
     };
     let active = snapshot.gateways.values().filter(|gateway| gateway.weight() != 0);
@@ -30,8 +29,8 @@ pub(super) fn unreachable_clusters(snapshot: &MemberSnapshot) -> BTreeSet<&str> 
         .filter(|node| NodeHealth::of(node).is_ready())
         .map(|node| -> BTreeSet<&str> {
             let name = node.metadata.name.as_deref().unwrap_or_default();
-            let report = get(reports, &snapshot.namespace, name)
-                .filter(|report| owning_node(snapshot, &report.metadata).is_some());
+            let report =
+                get(reports, &snapshot.namespace, name).filter(|report| owns(node, &report.metadata));
             let clusters = report.iter().flat_map(|report| &report.spec.unreachable);
             clusters.map(String::as_str).collect()
         });
@@ -55,10 +54,7 @@ fn marked_clusters(snapshot: &MemberSnapshot) -> BTreeSet<&str> {
 /// Marks the endpoints of these clusters as not ready where another cluster serves every port of theirs in their IP
 /// family: the last endpoints of a port stay ready, because silence may be an error of the probes.
 pub(super) fn mark_unreachable(clusters: &mut EndpointsByCluster, unreachable: &BTreeSet<&str>) {
-    if !clusters
-        .keys()
-        .any(|cluster| unreachable.contains(cluster.as_str()))
-    {
+    if unreachable.is_empty() {
         return;
     }
     let mut served: BTreeSet<(IpFamily, Option<String>)> = BTreeSet::new();
@@ -67,7 +63,7 @@ pub(super) fn mark_unreachable(clusters: &mut EndpointsByCluster, unreachable: &
         .filter(|(cluster, _)| !unreachable.contains(cluster.as_str()))
     {
         for group in groups {
-            for family in group.endpoints.iter().filter_map(family) {
+            for family in group.endpoints.iter().filter_map(slices::ip_family) {
                 served.extend(port_names(group).map(|name| (family, name)));
             }
         }
@@ -78,17 +74,14 @@ pub(super) fn mark_unreachable(clusters: &mut EndpointsByCluster, unreachable: &
     for group in dead.flat_map(|(_, groups)| groups) {
         let names: Vec<_> = port_names(group).collect();
         for endpoint in &mut group.endpoints {
-            let Some(family) = family(endpoint) else { continue };
+            let Some(family) = slices::ip_family(endpoint) else {
+                continue;
+            };
             if names.iter().all(|name| served.contains(&(family, name.clone()))) {
                 endpoint.conditions.get_or_insert_default().ready = Some(false);
             }
         }
     }
-}
-
-fn family(endpoint: &Endpoint) -> Option<IpFamily> {
-    let ip = validation::gateway_ip(endpoint.addresses.first()?).ok()?;
-    Some(IpFamily::from_addr(ip))
 }
 
 fn port_names(group: &EndpointGroup) -> impl Iterator<Item = Option<String>> {

@@ -63,6 +63,12 @@ pub(super) fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.as_ref().and_then(|c| c.ready) != Some(false)
 }
 
+/// The IP family of an endpoint; none for an invalid address.
+pub(super) fn ip_family(endpoint: &Endpoint) -> Option<IpFamily> {
+    let ip = validation::gateway_ip(endpoint.addresses.first()?).ok()?;
+    Some(IpFamily::from_addr(ip))
+}
+
 /// Whether a slice was written by this controller.
 pub(super) fn is_managed(slice: &EndpointSlice) -> bool {
     slice
@@ -184,12 +190,8 @@ pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<EndpointGro
             .sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
         let mut by_family: BTreeMap<IpFamily, Vec<Endpoint>> = BTreeMap::new();
         for endpoint in group.endpoints {
-            let ip = endpoint.addresses.first().map(|ip| validation::gateway_ip(ip));
-            if let Some(Ok(ip)) = ip {
-                by_family
-                    .entry(IpFamily::from_addr(ip))
-                    .or_default()
-                    .push(endpoint);
+            if let Some(family) = ip_family(&endpoint) {
+                by_family.entry(family).or_default().push(endpoint);
             }
         }
         for (family, endpoints) in by_family {

@@ -1,11 +1,11 @@
-//! Damping of verdicts: a short loss is not reported, and neither is a short recovery. Pure: time is an argument.
+//! Damping of reachability: a short loss is not reported, and neither is a short recovery. Pure: time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time without an answer after the probes' verdict until a cluster is reported as unreachable.
+/// Time from the death of a cluster's last gateway to the report of the cluster as unreachable.
 const CONFIRM_LOSS: Duration = Duration::from_millis(500);
 /// Time with answers until a cluster is reported as reachable again; doubles with each loss soon after a recovery …
 const CONFIRM_RECOVERY: Duration = Duration::from_secs(5);
@@ -14,42 +14,42 @@ const MAX_CONFIRM_RECOVERY: Duration = Duration::from_mins(1);
 /// Time after a recovery until a loss is no longer one of a flapping path.
 const STABLE: Duration = Duration::from_mins(5);
 
-/// The reported verdicts on all clusters.
+/// The reported reachability of all clusters.
 #[derive(Debug, Default)]
-pub(super) struct Damping(BTreeMap<String, DampedVerdict>);
+pub(super) struct Damping(BTreeMap<String, DampedReachability>);
 
 #[derive(Debug)]
-struct DampedVerdict {
+struct DampedReachability {
     is_reachable: bool,
-    /// The time since which the probes' verdict has been another one.
+    /// The time since which the probes have another result.
     differs_since: Option<Instant>,
     confirm_recovery: Duration,
     recovered_at: Option<Instant>,
 }
 
 impl Damping {
-    /// Takes the probes' verdicts; the first one on a cluster is reported at once, and without one the reported verdict
-    /// remains. Returns the time at which the reported verdicts change if the probes' remain.
+    /// Takes the results of the probes; the first one of a cluster is reported at once, and without one the reported
+    /// reachability remains. Returns the time at which that changes if the results remain.
     #[must_use]
     pub(super) fn update(&mut self, now: Instant, seen: &BTreeMap<String, Option<bool>>) -> Option<Instant> {
         self.0.retain(|cluster, _| seen.contains_key(cluster));
         let due = seen.iter().filter_map(|(cluster, is_reachable)| {
             let is_reachable = (*is_reachable)?;
-            let new = || DampedVerdict::new(is_reachable);
-            let verdict = self.0.entry(cluster.clone()).or_insert_with(new);
-            verdict.update(now, is_reachable)
+            let new = || DampedReachability::new(is_reachable);
+            let damped = self.0.entry(cluster.clone()).or_insert_with(new);
+            damped.update(now, is_reachable)
         });
         due.min()
     }
 
     /// Whether each cluster is reachable.
     pub(super) fn reported(&self) -> impl Iterator<Item = (String, bool)> {
-        let verdicts = self.0.iter();
-        verdicts.map(|(cluster, verdict)| (cluster.clone(), verdict.is_reachable))
+        let clusters = self.0.iter();
+        clusters.map(|(cluster, damped)| (cluster.clone(), damped.is_reachable))
     }
 }
 
-impl DampedVerdict {
+impl DampedReachability {
     fn new(is_reachable: bool) -> Self {
         Self {
             is_reachable,
@@ -96,7 +96,7 @@ impl DampedVerdict {
 mod tests {
     use super::*;
 
-    /// The changes of the reported verdict, in milliseconds, for a path that changes at these times, first by a loss.
+    /// The reported changes, in milliseconds, for a path that changes at these times, first by a loss.
     fn reported(changes: &[u64], end: u64) -> Vec<(u64, bool)> {
         let start = Instant::now();
         let mut damping = Damping::default();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_verdict_is_reported_at_once() {
+    fn the_first_result_is_reported_at_once() {
         assert_eq!(reported(&[], 300), [(0, true)]);
         assert_eq!(reported(&[0], 300), [(0, false)]);
     }

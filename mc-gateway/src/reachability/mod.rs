@@ -1,4 +1,4 @@
-//! Reachability of the remote clusters by the probes of a gateway: gateways by cluster, damped verdicts, and the
+//! Reachability of the remote clusters by the probes of a gateway: gateways by cluster, damping, and the
 //! `NodeReachability` of the Node.
 
 mod damping;

@@ -14,8 +14,8 @@ use crate::probe::ProbeStatus;
 use crate::source::kubernetes::node_object::NodeObjects;
 use crate::source::kubernetes::node_report;
 
-/// Time from the first reconcile to the first report: the probes have a verdict on every gateway by then. The report of
-/// an earlier agent stays until then.
+/// Time from the first reconcile to the first report, in which the first probes are answered. The report of an earlier
+/// agent stays until then.
 const FIRST_VERDICTS: Duration = Duration::from_secs(1);
 /// Longest time between two evaluations.
 const IDLE: Duration = Duration::from_hours(1);
@@ -60,7 +60,7 @@ pub fn start(config: &Config, gateways: watch::Receiver<Gateways>, status: watch
     });
 }
 
-/// The report at this moment, and the time at which it changes if the probes' verdicts remain.
+/// The report at this moment, and the time at which it changes if the results of the probes remain.
 fn evaluate(
     damping: &mut Damping,
     gateways: &Gateways,

@@ -1,4 +1,4 @@
-//! The gateways of the remote clusters, and the verdict of the probes on each cluster. Pure.
+//! The gateways of the remote clusters, and the reachability of each cluster by probes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,13 +49,13 @@ impl RemoteGateways {
     pub(super) fn reachable(&self, status: &ProbeStatus) -> BTreeMap<String, Option<bool>> {
         let probed = status.next_hops.values();
         let by_id: BTreeMap<u32, State> = probed.map(|next_hop| (next_hop.id, next_hop.state)).collect();
-        let verdict = |next_hops: &BTreeSet<u32>| {
+        let is_reachable = |next_hops: &BTreeSet<u32>| {
             let is_alive = next_hops.iter().any(|id| by_id.get(id) == Some(&State::Alive));
             (is_alive || next_hops.iter().all(|id| by_id.contains_key(id))).then_some(is_alive)
         };
         let clusters = self.0.iter();
         clusters
-            .map(|(name, next_hops)| (name.clone(), verdict(next_hops)))
+            .map(|(name, next_hops)| (name.clone(), is_reachable(next_hops)))
             .collect()
     }
 }
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// The verdicts on clusters 1, 2 and 4.
+    /// The reachability of clusters 1, 2 and 4.
     fn reachable(states: &[(u8, State)]) -> [Option<bool>; 3] {
         let clusters = gateways().reachable(&status(states));
         assert!(!clusters.contains_key("c3"), "no probes");

@@ -12,7 +12,7 @@ use crate::{
 
 const GATEWAY: &str = "east-n1";
 const WEST_ID: &str = "test-cluster-west";
-/// Promised: 2 s after the verdict of the probes, which takes less than one.
+/// Promised: 2 s after the probes have found the gateways dead, which takes less than one.
 const MAX_TIME: Duration = Duration::from_secs(3);
 
 /// The underlay from east's gateway to west's leads to the former's own MAC address, for which the bridge between the

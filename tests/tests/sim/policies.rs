@@ -66,7 +66,7 @@ fn generation(policy: &StoredObject) -> i64 {
 }
 
 /// UID of a Node.
-fn node_uid(cluster: &Cluster, node: &str) -> Option<String> {
+pub(crate) fn node_uid(cluster: &Cluster, node: &str) -> Option<String> {
     let key = (String::new(), node.to_owned());
     Some(cluster.store.get(&core("nodes"), &key)?.uid().to_owned())
 }

@@ -15,16 +15,12 @@ use serde_json::{Value, json};
 use crate::{
     expected_state::condition,
     invariants::{antrea, core, is_ready, list, slices, text, wanted_cluster_id},
+    policies::node_uid,
     simulation::{Cluster, MEMBER_NAMESPACE, Simulation},
 };
 
 fn reports() -> Resource {
     ("mc-gateway.io".to_owned(), "nodereachabilities".to_owned())
-}
-
-fn node<'a>(cluster: &'a Cluster, name: &str) -> Option<&'a StoredObject> {
-    let key = (String::new(), name.to_owned());
-    Some(cluster.store.get(&core("nodes"), &key)?.as_ref())
 }
 
 impl Simulation {
@@ -54,16 +50,16 @@ impl Simulation {
             .skip(1)
             .filter_map(wanted_cluster_id)
             .collect();
-        let verdicts: Vec<_> = clusters
+        let reachability: Vec<_> = clusters
             .into_iter()
             .map(|cluster| (cluster, self.rng.permille(600)))
             .collect();
         for number in nodes {
             let name = format!("n{number}");
-            let Some(uid) = node(&self.clusters[server], &name).map(|node| node.uid().to_owned()) else {
+            let Some(uid) = node_uid(&self.clusters[server], &name) else {
                 continue;
             };
-            let spec = NodeReachabilitySpec::new(verdicts.iter().cloned());
+            let spec = NodeReachabilitySpec::new(reachability.iter().cloned());
             let report = NodeReachability::of_node(&name, &uid, spec);
             let report = serde_json::to_value(report).unwrap_or_default();
             self.write_as_user(server, &reports(), MEMBER_NAMESPACE, &report);
@@ -75,7 +71,8 @@ impl Simulation {
 fn unreachable(cluster: &Cluster) -> BTreeSet<String> {
     let mut all: Option<BTreeSet<String>> = None;
     for (key, gateway) in cluster.store.all(&antrea("gateways")) {
-        let node = node(cluster, &key.1).filter(|node| condition(node, "Ready").0 == "True");
+        let node = cluster.store.get(&core("nodes"), &(String::new(), key.1.clone()));
+        let node = node.filter(|node| condition(node, "Ready").0 == "True");
         let Some(node) = node.filter(|_| gateway.value["weight"] != json!(0)) else {
             continue;
         };

@@ -81,7 +81,7 @@ fn endpoints_of_an_unreachable_cluster_are_not_ready_until_it_is_back() {
 }
 
 #[test]
-fn one_gateway_alone_has_no_verdict() {
+fn one_gateway_alone_closes_no_cluster() {
     let mut snapshot = two_exporters(WEST, SOUTH);
     report(&mut snapshot, "node-a", "uid-node-a", &["west"]);
     settle(&mut snapshot);
@@ -155,7 +155,7 @@ fn local_pods_replace_those_of_an_unreachable_cluster() {
 }
 
 #[test]
-fn a_restarted_controller_keeps_the_verdict_until_it_has_the_reports() {
+fn a_restarted_controller_keeps_the_readiness_until_it_has_the_reports() {
     let mut snapshot = two_exporters(WEST, SOUTH);
     report_all(&mut snapshot, &["west"]);
     let reports = std::mem::replace(&mut snapshot.node_reachabilities, OptionalKind::Pending);

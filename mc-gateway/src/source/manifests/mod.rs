@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::{Receiver, SourceError};
+use crate::changed_state::send_changed;
 use crate::objects::Objects;
 use crate::policy::Mode;
 pub use parse::{ManifestError, Object};
@@ -95,12 +96,7 @@ async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Send
             }]);
             continue;
         }
-        let objects = reader.objects();
-        sender.send_if_modified(|known| {
-            let changed = known.as_deref() != Some(&objects);
-            *known = Some(Arc::new(objects));
-            changed
-        });
+        send_changed(&sender, Some(Arc::new(reader.objects())));
     }
 }
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster_id;
+pub mod endpoint_ranges;
 pub mod fence;
 pub mod leader;
 pub mod lease;

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 use mc_api::{
     names,
-    resource_export::{CONVERGE_FAILURE, kind as export_kind},
+    resource_export::{CONVERGE_FAILURE, ResourceExport, kind as export_kind},
     resource_import::{ResourceImportSpec, kind},
 };
 
 use super::resources::{import, is_active, remove_finalizer};
 use crate::{
+    endpoint_ranges::EndpointRanges,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -21,13 +22,8 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     let exports = snapshot.exports.values();
     for export in exports.filter(|e| e.spec.kind == export_kind::CLUSTER_INFO) {
         let name = export.name_any();
-        // The import has the name of the export: another name could replace the import of another member.
-        if name != names::cluster_info(&export.spec.cluster_id) {
+        if let Some(reason) = rejection(export) {
             remove_finalizer(export, plan);
-            let reason = format!(
-                "ignored: spec.clusterID {:?} does not match the name",
-                export.spec.cluster_id
-            );
             plan.warning_event(
                 ApiServer::Local,
                 export.as_ref(),
@@ -63,4 +59,28 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
             plan.delete(ApiServer::Local, import.as_ref());
         }
     }
+}
+
+/// The ranges out of which the members may export endpoints.
+pub(super) fn endpoint_ranges(snapshot: &LeaderSnapshot) -> EndpointRanges {
+    let exports = snapshot.exports.values().filter(|export| {
+        export.spec.kind == export_kind::CLUSTER_INFO && is_active(export) && rejection(export).is_none()
+    });
+    let announced = exports.filter_map(|export| export.spec.cluster_info.as_deref());
+    EndpointRanges::new(announced).with_additional(snapshot.config.additional_endpoint_cidrs.clone())
+}
+
+/// The reason to ignore an export: it could replace the network of another member, because imports have the names of
+/// exports and the cluster ID of their content.
+fn rejection(export: &ResourceExport) -> Option<String> {
+    let cluster = &export.spec.cluster_id;
+    if export.name_any() != names::cluster_info(cluster) {
+        return Some(format!(
+            "ignored: spec.clusterID {cluster:?} does not match the name"
+        ));
+    }
+    let content = &export.spec.cluster_info.as_ref()?.cluster_id;
+    (content != cluster).then(|| {
+        format!("ignored: spec.clusterInfo.clusterID {content:?} is not spec.clusterID, {cluster:?}")
+    })
 }

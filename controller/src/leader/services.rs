@@ -16,6 +16,7 @@ use mc_api::{
 use mc_kube::NamespacedName;
 
 use super::{
+    cluster_infos,
     endpoint_budget::{self, Candidate, Fit},
     export_status::{self, SERVICE_EXPORT_FAILED},
     merge::{self, ExporterSpec, MergeResult},
@@ -23,6 +24,7 @@ use super::{
     resources::{import, is_active, remove_finalizer},
 };
 use crate::{
+    endpoint_ranges::EndpointRanges,
     name_conflict::{self, NameRequest},
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
@@ -53,6 +55,7 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
         }
     }
     let owners = name_owners(snapshot, &groups);
+    let ranges = cluster_infos::endpoint_ranges(snapshot);
     for (service, exports) in &groups {
         let imports_current = match owners.get(&names::service_import(&service.namespace, &service.name)) {
             Some(owner) if owner != service => {
@@ -65,7 +68,7 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
                 }
                 true
             }
-            _ => merge(snapshot, service, exports, &mut wanted, plan),
+            _ => merge(snapshot, service, (exports, &ranges), &mut wanted, plan),
         };
         if imports_current {
             for export in exports.services.iter().chain(&exports.endpoints) {
@@ -106,7 +109,7 @@ fn name_owners(
 fn merge(
     snapshot: &LeaderSnapshot,
     NamespacedName { namespace, name }: &NamespacedName,
-    exports: &Exports,
+    (exports, ranges): (&Exports, &EndpointRanges),
     wanted: &mut BTreeSet<String>,
     plan: &mut Plan,
 ) -> bool {
@@ -129,7 +132,7 @@ fn merge(
     }
 
     let current = old_endpoints.and_then(|import| import.spec.endpoints.as_ref());
-    let clusters = endpoints(snapshot, exports, result, current, plan);
+    let clusters = endpoints(snapshot, (exports, ranges), result, current, plan);
     let mut imports_current = true;
     let spec = |kind: &str| ResourceImportSpec {
         name: name.clone(),
@@ -227,10 +230,11 @@ fn service_import(namespace: &str, name: &str, merged: MergeResult) -> ServiceIm
     import
 }
 
-/// The endpoints in each cluster, reduced to the ports it serves, as far as they fit into the import.
+/// The endpoints in each cluster, reduced to the ports it serves and to addresses it may export, as far as they fit
+/// into the import.
 fn endpoints(
     snapshot: &LeaderSnapshot,
-    exports: &Exports,
+    (exports, ranges): (&Exports, &EndpointRanges),
     merged: &MergeResult,
     current: Option<&EndpointsImport>,
     plan: &mut Plan,
@@ -241,17 +245,20 @@ fn endpoints(
         let failure = match (&export.spec.endpoints, merged.ports_by_cluster.get(cluster)) {
             (None, _) => Some("spec.endpoints is missing".to_owned()),
             (Some(_), None) => Some(SERVICE_EXPORT_FAILED.to_owned()),
-            (Some(endpoints), Some(served)) => {
-                let rejected = payload::validate_subsets(&endpoints.subsets).err();
-                if is_active(export) && rejected.is_none() {
-                    candidates.entry(cluster).or_insert_with(|| Candidate {
-                        cluster,
-                        since: export.creation_timestamp().map(|time| time.0),
-                        subsets: served_subsets(&endpoints.subsets, served),
-                    });
+            (Some(endpoints), Some(served)) => match payload::validate_subsets(&endpoints.subsets) {
+                Err(cause) => Some(cause.to_string()),
+                Ok(()) => {
+                    let (subsets, left_out) = in_ranges(cluster, &endpoints.subsets, ranges);
+                    if is_active(export) && !(subsets.is_empty() && left_out.is_some()) {
+                        candidates.entry(cluster).or_insert_with(|| Candidate {
+                            cluster,
+                            since: export.creation_timestamp().map(|time| time.0),
+                            subsets: served_subsets(subsets, served),
+                        });
+                    }
+                    left_out
                 }
-                rejected.map(|cause| cause.to_string())
-            }
+            },
         };
         failures.push((export, failure));
     }
@@ -263,9 +270,39 @@ fn endpoints(
     clusters
 }
 
+/// The subsets without the addresses that the cluster may not export, and the error of the first one.
+fn in_ranges(
+    cluster: &str,
+    subsets: &[EndpointSubset],
+    ranges: &EndpointRanges,
+) -> (Vec<EndpointSubset>, Option<String>) {
+    let mut accepted = subsets.to_vec();
+    let mut errors = vec![];
+    for (i, subset) in accepted.iter_mut().enumerate() {
+        let mut position = 0_usize..;
+        subset.addresses.get_or_insert_default().retain(|address| {
+            let position = position.next().unwrap_or_default();
+            let checked = ranges.check(cluster, &address.ip);
+            let accepted = checked.is_ok();
+            let field = || format!("spec.endpoints.subsets[{i}].addresses[{position}].ip");
+            errors.extend(checked.err().map(|cause| format!("{}: {cause}", field())));
+            accepted
+        });
+    }
+    let more = errors.len().saturating_sub(1);
+    let error = errors.into_iter().next();
+    let error = error.map(|error| match more {
+        0 => format!("{error}; left out"),
+        more => format!("{error}; left out, and {more} more addresses"),
+    });
+    if error.is_some() {
+        accepted.retain(|subset| subset.addresses.as_ref().is_some_and(|all| !all.is_empty()));
+    }
+    (accepted, error)
+}
+
 /// The subsets with only the ports in `served`; subsets without such a port are removed.
-fn served_subsets(subsets: &[EndpointSubset], served: &BTreeSet<String>) -> Vec<EndpointSubset> {
-    let mut subsets = subsets.to_vec();
+fn served_subsets(mut subsets: Vec<EndpointSubset>, served: &BTreeSet<String>) -> Vec<EndpointSubset> {
     subsets.retain_mut(|subset| {
         let Some(ports) = subset.ports.as_mut().filter(|ports| !ports.is_empty()) else {
             return served.is_empty();

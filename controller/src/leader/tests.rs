@@ -1,5 +1,6 @@
 //! The leader's plan on constructed snapshots.
 
+mod endpoint_ranges;
 mod label_clusters;
 mod label_identities;
 mod legacy_api;

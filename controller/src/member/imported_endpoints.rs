@@ -7,15 +7,22 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{EndpointSubset, Service};
-use mc_api::{names, resource_import::EndpointsImport};
+use mc_api::{
+    names,
+    resource_import::{EndpointsImport, kind},
+    validation,
+};
 use mc_kube::NamespacedName;
 
 use super::{
     ActiveMembership,
+    import_failure::report_failure,
+    pod_cidrs::pod_cidrs,
     resource_exports::existing_export,
     slices::{self, SliceIndex},
 };
 use crate::{
+    endpoint_ranges::EndpointRanges,
     plan::{ApiServer, Plan},
     snapshot::MemberSnapshot,
 };
@@ -73,6 +80,68 @@ pub(super) fn endpoints_by_cluster(
         clusters.insert(membership.cluster_id.to_owned(), local(&ours));
     }
     clusters
+}
+
+/// The ranges out of which other clusters may export endpoints to this one.
+pub(super) fn endpoint_ranges(
+    snapshot: &MemberSnapshot,
+    membership: &ActiveMembership<'_>,
+) -> EndpointRanges {
+    let offered = membership.leader.imports.values();
+    let offered = offered.filter(|import| import.spec.kind == kind::CLUSTER_INFO);
+    let offered = offered.filter_map(|import| import.spec.cluster_info.as_deref());
+    // A range that a replaced leader does not have yet stays that of its cluster.
+    let known = snapshot.cluster_infos.values().map(|import| &import.spec);
+    let announced = offered.chain(known);
+    let others = announced.filter(|info| info.cluster_id != membership.cluster_id);
+    let nodes = snapshot.nodes.values().flat_map(|node| {
+        let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
+        addresses.into_iter().flatten()
+    });
+    let nodes = nodes.filter_map(|address| validation::ip(&address.address).ok());
+    let mut local = snapshot.service_cidrs.clone();
+    local.extend(pod_cidrs(snapshot));
+    local.extend(nodes.map(IpNet::from));
+    EndpointRanges::new(others)
+        .with_local(local)
+        .with_additional(snapshot.config.additional_endpoint_cidrs.clone())
+}
+
+/// Removes the endpoints that their clusters may not export, and reports the first one of each cluster on the Service.
+pub(super) fn leave_out_foreign(
+    clusters: &mut EndpointsByCluster,
+    (ranges, own_cluster): (&EndpointRanges, &str),
+    service: Option<&Service>,
+    plan: &mut Plan,
+) {
+    clusters.retain(|cluster, groups| {
+        if cluster == own_cluster {
+            return true;
+        }
+        let mut errors = vec![];
+        for group in groups.iter_mut() {
+            group.endpoints.retain(|endpoint| {
+                let ip = endpoint.addresses.first().map(String::as_str).unwrap_or_default();
+                let checked = ranges.check(cluster, ip);
+                let accepted = checked.is_ok();
+                errors.extend(checked.err());
+                accepted
+            });
+        }
+        let Some(first) = errors.first() else { return true };
+        if let Some(service) = service {
+            let more = errors.len().saturating_sub(1);
+            let more = if more == 0 {
+                String::new()
+            } else {
+                format!(", and {more} more addresses")
+            };
+            let message = format!("endpoint of cluster {cluster:?}: {first}; left out{more}");
+            report_failure(service, message, plan);
+        }
+        groups.retain(|group| !group.endpoints.is_empty());
+        !groups.is_empty()
+    });
 }
 
 fn cidr_contains(cidr: IpNet, ip: &str) -> bool {

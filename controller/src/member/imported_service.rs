@@ -48,6 +48,16 @@ pub(super) enum ImportedService<'a> {
     Foreign,
 }
 
+impl<'a> ImportedService<'a> {
+    /// The Service that exists.
+    pub(super) fn present(&self) -> Option<&'a Service> {
+        match self {
+            Self::Present(service) => Some(service),
+            Self::Pending | Self::Foreign => None,
+        }
+    }
+}
+
 /// Keeps the imported Service.
 pub(super) fn apply_service<'a>(
     snapshot: &'a MemberSnapshot,

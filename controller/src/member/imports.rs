@@ -13,7 +13,7 @@ use mc_kube::NamespacedName;
 
 use super::{
     ActiveMembership,
-    imported_endpoints::{apply_slices, endpoints_by_cluster},
+    imported_endpoints::{apply_slices, endpoint_ranges, endpoints_by_cluster, leave_out_foreign},
     imported_service::{ImportedService, MAX_SERVICE_NAME, apply_service, is_imported, rejection},
     is_managed,
     reachability::{mark_unreachable, unreachable_clusters},
@@ -42,6 +42,7 @@ pub fn plan(
         .filter(|i| i.spec.kind == kind::ENDPOINTS)
         .filter_map(|i| Some((name_of(i), i.spec.endpoints.as_ref()?)))
         .collect();
+    let ranges = endpoint_ranges(snapshot, membership);
     let unreachable = unreachable_clusters(snapshot);
     let mut keep_services = BTreeSet::new();
     let mut keep_slices = BTreeSet::new();
@@ -57,8 +58,14 @@ pub fn plan(
             .get(&key)
             .map(|e| endpoints_by_cluster(snapshot, local, membership, &key, e))
             .unwrap_or_default();
-        mark_unreachable(&mut clusters, &unreachable);
         let service = apply_service(snapshot, &key, &payload.spec, plan);
+        leave_out_foreign(
+            &mut clusters,
+            (&ranges, membership.cluster_id),
+            service.present(),
+            plan,
+        );
+        mark_unreachable(&mut clusters, &unreachable);
         // A ServiceImport beside a Service of another owner would announce an import that does not exist.
         if !matches!(service, ImportedService::Foreign) {
             keep_services.insert(key.clone());

@@ -79,10 +79,10 @@ pub(super) fn service_cidrs(value: String) -> Result<Vec<IpNet>, ConfigError> {
     }
 }
 
-/// Empty entries are ignored.
-pub(super) fn pod_cidrs(values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
+/// A list of CIDRs; empty entries are ignored.
+pub(super) fn cidrs(field: &str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
     let present = values.iter().enumerate().filter(|(_, v)| !v.is_empty());
-    present.map(|(i, v)| cidr(format!("podCIDRs[{i}]"), v)).collect()
+    present.map(|(i, v)| cidr(format!("{field}[{i}]"), v)).collect()
 }
 
 fn cidr(field: String, value: &str) -> Result<IpNet, ConfigError> {

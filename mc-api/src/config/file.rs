@@ -20,6 +20,10 @@ pub struct MultiClusterConfig {
     /// The Pod CIDRs of this cluster; taken from the Nodes when absent or empty.
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Option<Vec<String>>,
+    /// Superset: ranges of endpoints that other clusters export although they do not announce them, such as those of
+    /// Nodes with Pods of the host network; never ranges of this cluster.
+    #[serde(rename = "additionalEndpointCIDRs")]
+    pub additional_endpoint_cidrs: Option<Vec<String>>,
     /// Node address type of the gateway IP: `private`/`internal` (default) or `public`/`external`.
     #[serde(rename = "gatewayIPPrecedence")]
     pub gateway_ip_precedence: Option<String>,

@@ -46,6 +46,8 @@ pub struct Config {
     pub service_cidrs: Vec<IpNet>,
     /// The Pod CIDRs, when configured.
     pub pod_cidrs: Vec<IpNet>,
+    /// Ranges of endpoints that no other cluster has to announce.
+    pub additional_endpoint_cidrs: Vec<IpNet>,
     /// Node address type of the gateway IP.
     pub gateway_ip_precedence: GatewayIpPrecedence,
     /// Endpoint addresses of an exported Service.
@@ -79,6 +81,7 @@ impl Default for Config {
             metrics_addresses: vec![],
             service_cidrs: vec![],
             pod_cidrs: vec![],
+            additional_endpoint_cidrs: vec![],
             gateway_ip_precedence: GatewayIpPrecedence::default(),
             endpoint_ip_type: EndpointIpType::default(),
             gateway_mode: GatewayMode::default(),
@@ -114,7 +117,11 @@ impl TryFrom<MultiClusterConfig> for Config {
             )?,
             metrics_addresses: field::listen_addrs("metrics.bindAddress", metrics, vec![])?,
             service_cidrs: field::service_cidrs(file.service_cidr.unwrap_or_default())?,
-            pod_cidrs: field::pod_cidrs(&file.pod_cidrs.unwrap_or_default())?,
+            pod_cidrs: field::cidrs("podCIDRs", &file.pod_cidrs.unwrap_or_default())?,
+            additional_endpoint_cidrs: field::cidrs(
+                "additionalEndpointCIDRs",
+                &file.additional_endpoint_cidrs.unwrap_or_default(),
+            )?,
             gateway_ip_precedence: field::option(file.gateway_ip_precedence.as_ref())?,
             endpoint_ip_type: field::option(file.endpoint_ip_type.as_ref())?,
             gateway_mode: field::option(file.gateway_mode.as_ref())?,

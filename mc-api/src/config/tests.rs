@@ -91,6 +91,10 @@ fn a_bad_value_is_reported_with_its_field() {
             "podCIDRs[1]: \"x\" is not a CIDR",
         ),
         (
+            json!({"additionalEndpointCIDRs": ["192.0.2.0/24", "192.0.2.1"]}),
+            "additionalEndpointCIDRs[1]: \"192.0.2.1\" is not a CIDR",
+        ),
+        (
             json!({"podCIDRs": ["::ffff:10.0.0.0/104"]}),
             "podCIDRs[0]: \"::ffff:10.0.0.0/104\" is an IPv4-mapped",
         ),

@@ -12,6 +12,7 @@ use mc_test_kit::fake_apiserver::store::{Actor, Key, StoredObject};
 use serde_json::{Value, json};
 
 use crate::{
+    endpoint_ranges::{self, Networks},
     invariants::{
         antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
     },
@@ -25,7 +26,7 @@ use crate::{
 /// Differences between actual and expected state.
 struct Differences(Vec<String>);
 
-/// Ports and addresses of a Service by exporting cluster.
+/// Ports of a Service and addresses that may be exported, by exporting cluster.
 type Exporters = BTreeMap<String, (String, Vec<String>)>;
 
 /// Label identities by label: number and clusters.
@@ -165,6 +166,10 @@ pub(crate) fn differences(world: &Simulation) -> Vec<String> {
             &vec![],
         );
     }
+    let ranges = Networks::of_leader(&world.clusters[0]);
+    for (id, (_, ips)) in services.values_mut().flatten() {
+        *ips = ranges.accepted(id, ips);
+    }
     let winners = check_leader(world, &members, &services, &networks, &mut report);
     check_identities(world, &members, &mut report);
     check_selectors(world, &members, &mut report);
@@ -216,7 +221,7 @@ fn has_lost_name(winners: &BTreeMap<Key, String>, key: &Key) -> bool {
 }
 
 /// The sorted addresses of all subsets.
-fn addresses(subsets: &Value) -> Vec<String> {
+pub(crate) fn addresses(subsets: &Value) -> Vec<String> {
     let all = list(subsets).flat_map(|s| list(&s["addresses"]));
     let mut ips: Vec<_> = all.map(|a| text(&a["ip"])).collect();
     ips.sort();
@@ -326,7 +331,7 @@ fn check_leader(
         }
         let want: BTreeMap<_, _> = offers
             .iter()
-            .filter(|(_, (ports, _))| shares_port(ports, winner))
+            .filter(|(_, (ports, ips))| shares_port(ports, winner) && !ips.is_empty())
             .map(|(id, (_, ips))| (id.clone(), ips.clone()))
             .collect();
         let have = endpoints.remove(key).unwrap_or_default();
@@ -456,7 +461,7 @@ fn check_non_member(cluster: &Cluster, report: &mut Differences) {
         let left = all.filter(|(key, _)| !is_malformed(key)).count();
         report.expect_eq(plural, &left, &0);
     }
-    check_imports(cluster, "", &BTreeMap::new(), &BTreeMap::new(), report);
+    check_imports(cluster, 0, "", &BTreeMap::new(), &BTreeMap::new(), report);
 }
 
 fn check_member(
@@ -483,7 +488,7 @@ fn check_member(
         .collect();
     let others: BTreeSet<_> = networks.iter().filter(|n| *n != id).cloned().collect();
     report.expect_eq("ClusterInfoImports", &infos, &others);
-    check_imports(cluster, id, services, winners, report);
+    check_imports(cluster, number, id, services, winners, report);
     for (key, export) in cluster.store.all(&mcs("serviceexports")) {
         if is_malformed(key) {
             continue;
@@ -555,6 +560,7 @@ fn check_gateways(cluster: &Cluster, number: usize, report: &mut Differences) {
 /// Checks imported Services, their slices and `ServiceImport`s.
 fn check_imports(
     cluster: &Cluster,
+    number: usize,
     id: &str,
     services: &BTreeMap<Key, Exporters>,
     winners: &BTreeMap<Key, String>,
@@ -574,15 +580,16 @@ fn check_imports(
         let Some(winner) = winners.get(key) else { continue };
         let clusters = offers
             .iter()
-            .filter(|(_, (ports, _))| shares_port(ports, winner))
+            .filter(|(_, (ports, ips))| shares_port(ports, winner) && !ips.is_empty())
             .map(|(of, (_, ips))| {
                 let ips = if of == id {
                     ready_pod_ips(cluster, key)
                 } else {
-                    ips.clone()
+                    endpoint_ranges::imported(cluster, number, ips.clone())
                 };
                 (of.clone(), ips)
             })
+            .filter(|(_, ips)| !ips.is_empty())
             .collect();
         want.insert(key.clone(), (winner.clone(), clusters));
     }

@@ -32,6 +32,8 @@ use mc_test_kit::fake_apiserver::{
 use serde_json::{Value, json};
 
 use crate::{
+    endpoint_ranges::Networks,
+    expected_state::addresses,
     foreign_writes::{check_foreign, check_scope, is_own_id},
     heartbeats::HeartbeatLog,
     ports::{format_ports, split_ports},
@@ -48,7 +50,7 @@ enum Fact {
     Exported(ServiceKey),
     /// A cluster exports the Service with this port.
     ExportedWithPort(ServiceKey, String),
-    /// A cluster exports endpoints of the Service, and all exporters agree on its ports.
+    /// A cluster exports endpoints of the Service in its ranges, and all exporters agree on its ports.
     EndpointsExported(ServiceKey),
     /// The leader has an import of the Service.
     Imported(ServiceKey),
@@ -311,6 +313,10 @@ impl Invariants {
             match (server, change.resource.1.as_str()) {
                 (0, "resourceexports") if spec["kind"] == "ClusterInfo" => {
                     facts.push(Fact::ClusterInfoExported(text(&spec["clusterID"])));
+                    // The ranges decide which endpoints the leader distributes.
+                    let endpoints = self.facts.keys();
+                    let endpoints = endpoints.filter(|fact| matches!(fact, Fact::EndpointsExported(_)));
+                    facts.extend(endpoints.cloned());
                 }
                 (0, "resourceexports") if spec["kind"] == "LabelIdentity" => {
                     let label = exported_label(spec);
@@ -710,8 +716,14 @@ fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
             let services: Vec<_> = exports("Service", service.clone()).collect();
             let all: BTreeSet<_> = services.iter().map(|e| ports_of(e)).collect();
             let of = |e: &StoredObject| text(&e.value["spec"]["clusterID"]);
+            let networks = Networks::of_leader(&clusters[0]);
+            let in_ranges = |e: &StoredObject| {
+                let ips = addresses(&e.value["spec"]["endpoints"]["subsets"]);
+                !networks.accepted(&of(e), &ips).is_empty()
+            };
             all.len() == 1
-                && exports("Endpoints", service.clone()).any(|e| services.iter().any(|s| of(s) == of(e)))
+                && exports("Endpoints", service.clone())
+                    .any(|e| services.iter().any(|s| of(s) == of(e)) && in_ranges(e))
         }
         Fact::Imported(service) => leader.all(&antrea("resourceimports")).any(|(_, i)| {
             let spec = &i.value["spec"];

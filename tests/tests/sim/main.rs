@@ -14,6 +14,7 @@ mod apply_requests;
 mod deregistration;
 mod election;
 mod empty_leader;
+mod endpoint_ranges;
 mod expected_state;
 mod foreign_writes;
 mod heartbeats;

@@ -233,10 +233,12 @@ impl Simulation {
             return;
         }
         let base = self.rng.below(200);
+        let foreign = self.rng.permille(150).then(|| self.foreign_address());
         let endpoints: Vec<_> = (0..pods)
             .map(|pod| {
+                let own = format!("10.{}.1.{}", 10 + server, 1 + (base + pod) % 250);
                 json!({
-                    "addresses": [format!("10.{}.1.{}", 10 + server, 1 + (base + pod) % 250)],
+                    "addresses": [foreign.clone().filter(|_| pod == 0).unwrap_or(own)],
                     "conditions": { "ready": pod % 3 != 2 }, "nodeName": "n1",
                 })
             })

@@ -4,6 +4,7 @@ mod address_groups;
 mod antrea_endpoints;
 mod collisions;
 mod drain;
+mod endpoint_ranges;
 mod exports;
 mod gateways;
 mod group_status;

@@ -35,6 +35,12 @@ pub enum RangeError {
         /// The other cluster.
         owner: String,
     },
+    /// Outside the ranges that the importing cluster accepts.
+    #[error("{ip} is outside acceptedCIDRs of this cluster's configuration")]
+    NotAccepted {
+        /// The address.
+        ip: IpAddr,
+    },
     /// In a range of the importing cluster.
     #[error("{ip} is in {range}, a range of this cluster")]
     Local {
@@ -51,6 +57,7 @@ pub struct EndpointRanges {
     clusters: BTreeMap<String, ClusterRanges>,
     local: Vec<IpNet>,
     additional: Vec<IpNet>,
+    accepted: Vec<IpNet>,
 }
 
 /// The ranges of one cluster.
@@ -95,6 +102,13 @@ impl EndpointRanges {
         self
     }
 
+    /// With the ranges that the importing cluster accepts; empty: all.
+    #[must_use]
+    pub fn with_accepted(mut self, accepted: Vec<IpNet>) -> Self {
+        self.accepted = accepted;
+        self
+    }
+
     /// Checks the address of an endpoint that `cluster` exports; an empty ID where the leader does not report it.
     ///
     /// A cluster that announces Pod CIDRs of the address's IP family exports addresses in its ranges only. Another one,
@@ -110,6 +124,9 @@ impl EndpointRanges {
         }
         if containing(&self.additional, ip).is_some() {
             return Ok(());
+        }
+        if !self.accepted.is_empty() && containing(&self.accepted, ip).is_none() {
+            return Err(RangeError::NotAccepted { ip });
         }
         let exporter = self.clusters.get(cluster);
         if exporter.is_some_and(|exporter| containing(&exporter.announced, ip).is_some()) {

@@ -9,6 +9,7 @@ pub mod lease;
 pub mod member;
 pub mod metrics;
 pub mod name_conflict;
+mod overlap;
 pub mod plan;
 pub mod raw_json;
 pub mod runtime;

@@ -23,6 +23,8 @@ pub const LEASE_MEMBER: &str = "mc-controller-member";
 pub const MEMBERSHIP_RECORDS: &str = "mc-gateway-memberships";
 /// Superset, in the leader cluster: the `ConfigMap` that binds `ServiceAccount`s to cluster IDs.
 pub const SERVICE_ACCOUNT_BINDINGS: &str = "antrea-mc-member-identities";
+/// Superset, the leader's `ConfigMap` with the prefixes of each cluster.
+pub const PREFIX_OWNERS: &str = "mc-gateway-prefix-owners";
 
 // Labels on a ResourceExport.
 
@@ -60,6 +62,11 @@ pub const ANNOTATION_WITHOUT_CLUSTER_SET_SINCE: &str = "mc-gateway.io/without-cl
 /// Superset, on a member's `ClusterSet`: the time until which imports that the leader lacks may be deleted in any
 /// number, RFC 3339.
 pub const ANNOTATION_MASS_DELETION_UNTIL: &str = "mc-gateway.io/mass-deletion-until";
+/// Superset, on a member's `ServiceAccount` in the leader cluster: the ranges that the member may announce, separated
+/// by commas; no other cluster may.
+pub const ANNOTATION_ALLOWED_CIDRS: &str = "mc-gateway.io/allowed-cidrs";
+/// Superset, on the leader's `ClusterSet`: the IDs of evicted clusters, separated by commas.
+pub const ANNOTATION_EVICTED_CLUSTERS: &str = "mc-gateway.io/evicted-clusters";
 /// On a `ClusterNetworkPolicy`: it is an import.
 pub const ANNOTATION_IMPORTED_POLICY: &str = "multicluster.antrea.io/imported-acnp";
 /// Superset, on an imported `ClusterNetworkPolicy`: hash of the spec as written.

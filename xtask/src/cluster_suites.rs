@@ -34,10 +34,10 @@ pub(crate) const CONFORMANCE: ClusterSuite = ClusterSuite {
     name: "conformance",
     modules: &["mcs", "dns", "dual_stack"],
 };
-/// Isolation between members.
+/// Isolation between members, and attacks of a member on other clusters.
 pub(crate) const ISOLATION: ClusterSuite = ClusterSuite {
     name: "isolation",
-    modules: &["isolation"],
+    modules: &["isolation", "trust"],
 };
 /// Failing controllers and API servers, and a comparison of the fake API server of `sim` with a real one.
 pub(crate) const FAULTS: ClusterSuite = ClusterSuite {

@@ -4,20 +4,24 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 use mc_api::{
-    names,
-    resource_export::{CONVERGE_FAILURE, ResourceExport, kind as export_kind},
+    resource_export::{CONVERGE_FAILURE, kind as export_kind},
     resource_import::{ResourceImportSpec, kind},
 };
 
-use super::resources::{import, is_active, remove_finalizer};
+use super::{
+    export_status,
+    network_exports::{rejection, valid_networks},
+    prefix_owners::OwnedPrefixes,
+    resources::{import, is_active, remove_finalizer},
+};
 use crate::{
     endpoint_ranges::EndpointRanges,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
 
-/// Plans one import for each active export, under the same name.
-pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
+/// Plans one import for each active export, under the same name, with the prefixes that its cluster owns.
+pub(super) fn plan(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes, plan: &mut Plan) {
     let mut wanted = BTreeSet::new();
     let exports = snapshot.exports.values();
     for export in exports.filter(|e| e.spec.kind == export_kind::CLUSTER_INFO) {
@@ -41,12 +45,30 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
             }
             continue;
         }
+        let refusal = prefixes.refusal(&export.spec.cluster_id);
+        let has_status = export
+            .status
+            .as_ref()
+            .is_some_and(|status| !status.conditions.is_empty());
+        if refusal.is_some() || has_status {
+            export_status::write(snapshot, export, refusal.as_deref(), plan);
+        }
+        let info = export
+            .spec
+            .cluster_info
+            .as_deref()
+            .map(|info| prefixes.restrict(info));
+        let info = match info {
+            Some(None) => continue,
+            Some(Some(info)) => Some(Box::new(info)),
+            None => None,
+        };
         wanted.insert(name.clone());
         let spec = ResourceImportSpec {
             name: name.clone(),
             namespace: snapshot.namespace.clone(),
             kind: kind::CLUSTER_INFO.to_owned(),
-            cluster_info: export.spec.cluster_info.clone(),
+            cluster_info: info,
             ..ResourceImportSpec::default()
         };
         if old.is_none_or(|o| o.spec != spec) {
@@ -62,25 +84,8 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
 }
 
 /// The ranges out of which the members may export endpoints.
-pub(super) fn endpoint_ranges(snapshot: &LeaderSnapshot) -> EndpointRanges {
-    let exports = snapshot.exports.values().filter(|export| {
-        export.spec.kind == export_kind::CLUSTER_INFO && is_active(export) && rejection(export).is_none()
-    });
-    let announced = exports.filter_map(|export| export.spec.cluster_info.as_deref());
-    EndpointRanges::new(announced).with_additional(snapshot.config.additional_endpoint_cidrs.clone())
-}
-
-/// The reason to ignore an export: it could replace the network of another member, because imports have the names of
-/// exports and the cluster ID of their content.
-fn rejection(export: &ResourceExport) -> Option<String> {
-    let cluster = &export.spec.cluster_id;
-    if export.name_any() != names::cluster_info(cluster) {
-        return Some(format!(
-            "ignored: spec.clusterID {cluster:?} does not match the name"
-        ));
-    }
-    let content = &export.spec.cluster_info.as_ref()?.cluster_id;
-    (content != cluster).then(|| {
-        format!("ignored: spec.clusterInfo.clusterID {content:?} is not spec.clusterID, {cluster:?}")
-    })
+pub(super) fn endpoint_ranges(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes) -> EndpointRanges {
+    let owned = valid_networks(snapshot).filter_map(|(_, info)| prefixes.restrict(info));
+    EndpointRanges::new(&owned.collect::<Vec<_>>())
+        .with_additional(snapshot.config.additional_endpoint_cidrs.clone())
 }

@@ -1,5 +1,7 @@
 //! Membership: admission of announces, departure of members, status of the `ClusterSet`.
 
+use std::collections::BTreeSet;
+
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use mc_api::{
@@ -11,6 +13,7 @@ use mc_api::{
 use serde_json::{Value, json};
 
 use super::{
+    eviction::evicted,
     heartbeat::HEARTBEAT_TIMEOUT,
     resources::is_active,
     stale::{self, StaleDecision},
@@ -60,6 +63,16 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     }
 }
 
+/// The clusters with an accepted announce.
+#[must_use]
+pub fn accepted(snapshot: &LeaderSnapshot) -> BTreeSet<&str> {
+    let set = current_cluster_set(snapshot);
+    let announces = snapshot.announces.values().filter(|announce| {
+        announce.metadata.deletion_timestamp.is_none() && rejection(set, announce).is_none()
+    });
+    announces.map(|announce| announce.cluster_id.as_str()).collect()
+}
+
 /// The reason to reject an announce, if any.
 fn rejection(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option<String> {
     let Some(set) = set else {
@@ -76,6 +89,12 @@ fn rejection(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Opti
         return Some(format!(
             "clusterID {id:?} does not match the name {:?}",
             announce.name_any()
+        ));
+    }
+    if evicted(set).contains(id) {
+        return Some(format!(
+            "the cluster is evicted (annotation {} of ClusterSet {name:?})",
+            names::ANNOTATION_EVICTED_CLUSTERS
         ));
     }
     let leader = set.spec.leaders.first().map_or("", |l| l.cluster_id.as_str());

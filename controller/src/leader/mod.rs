@@ -2,8 +2,10 @@
 //!
 //! Pure: a [`LeaderSnapshot`] yields a [`Plan`]; a snapshot taken after its application yields an empty one.
 
+mod admission;
 pub mod cluster_infos;
 mod endpoint_budget;
+mod eviction;
 mod export_status;
 pub mod heartbeat;
 pub mod label_id_store;
@@ -11,8 +13,11 @@ pub mod label_identities;
 pub mod label_imports;
 pub mod members;
 pub mod merge;
+mod network_exports;
 mod payload;
 pub mod policies;
+mod prefix_claims;
+mod prefix_owners;
 mod resources;
 pub mod service_account_bindings;
 pub mod services;
@@ -29,10 +34,15 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
     }
     service_account_bindings::plan(snapshot, &mut plan);
     members::plan(snapshot, &mut plan);
-    services::plan(snapshot, &mut plan);
-    cluster_infos::plan(snapshot, &mut plan);
-    label_identities::plan(snapshot, &mut plan);
-    policies::plan(snapshot, &mut plan);
+    if let Some(set) = members::current_cluster_set(snapshot) {
+        eviction::plan(snapshot, set, &mut plan);
+    }
+    let admitted = admission::admitted(snapshot, &mut plan);
+    let prefixes = prefix_owners::plan(&admitted, &mut plan);
+    services::plan(&admitted, &prefixes, &mut plan);
+    cluster_infos::plan(&admitted, &prefixes, &mut plan);
+    label_identities::plan(&admitted, &mut plan);
+    policies::plan(&admitted, &mut plan);
     for export in snapshot.exports.values().filter(|e| !resources::is_known_kind(e)) {
         resources::remove_finalizer(export, &mut plan);
     }

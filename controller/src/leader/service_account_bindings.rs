@@ -15,9 +15,10 @@ use crate::{
     snapshot::{LeaderSnapshot, get},
 };
 
-/// Plans the `ConfigMap` from names of `ServiceAccount`s to cluster IDs. An invalid annotation is bound to the empty
-/// ID, which may write nothing; an account without annotation and entry in `spec.members` is absent.
-pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
+/// The cluster IDs by names of `ServiceAccount`s. An invalid annotation is bound to the empty ID, which may write
+/// nothing; an account without annotation and entry in `spec.members` is absent.
+#[must_use]
+pub(super) fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, String> {
     let mut data = BTreeMap::new();
     let listed = listed_bindings(snapshot, plan);
     for account in snapshot.service_accounts.values() {
@@ -44,6 +45,12 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
         }
         data.insert(account.name_any(), checked.unwrap_or_default().to_owned());
     }
+    data
+}
+
+/// Plans the `ConfigMap` with the bindings.
+pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
+    let data = bindings(snapshot, plan);
     let old = get(
         &snapshot.service_account_bindings,
         &snapshot.namespace,

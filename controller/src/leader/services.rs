@@ -21,6 +21,7 @@ use super::{
     export_status::{self, SERVICE_EXPORT_FAILED},
     merge::{self, ExporterSpec, MergeResult},
     payload,
+    prefix_owners::OwnedPrefixes,
     resources::{import, is_active, remove_finalizer},
 };
 use crate::{
@@ -43,7 +44,7 @@ struct Exports {
 }
 
 /// Plans the imports of all exported Services and deletes all others of these kinds.
-pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
+pub(super) fn plan(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes, plan: &mut Plan) {
     let mut wanted = BTreeSet::new();
     let mut groups: BTreeMap<NamespacedName, Exports> = BTreeMap::new();
     for export in snapshot.exports.values() {
@@ -55,7 +56,7 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
         }
     }
     let owners = name_owners(snapshot, &groups);
-    let ranges = cluster_infos::endpoint_ranges(snapshot);
+    let ranges = cluster_infos::endpoint_ranges(snapshot, prefixes);
     for (service, exports) in &groups {
         let imports_current = match owners.get(&names::service_import(&service.namespace, &service.name)) {
             Some(owner) if owner != service => {
@@ -245,9 +246,10 @@ fn endpoints(
         let failure = match (&export.spec.endpoints, merged.ports_by_cluster.get(cluster)) {
             (None, _) => Some("spec.endpoints is missing".to_owned()),
             (Some(_), None) => Some(SERVICE_EXPORT_FAILED.to_owned()),
-            (Some(endpoints), Some(served)) => match payload::validate_subsets(&endpoints.subsets) {
-                Err(cause) => Some(cause.to_string()),
-                Ok(()) => {
+            (Some(endpoints), Some(served)) => {
+                if let Err(cause) = payload::validate_subsets(&endpoints.subsets) {
+                    Some(cause.to_string())
+                } else {
                     let (subsets, left_out) = in_ranges(cluster, &endpoints.subsets, ranges);
                     if is_active(export) && !(subsets.is_empty() && left_out.is_some()) {
                         candidates.entry(cluster).or_insert_with(|| Candidate {
@@ -258,7 +260,7 @@ fn endpoints(
                     }
                     left_out
                 }
-            },
+            }
         };
         failures.push((export, failure));
     }

@@ -1,11 +1,13 @@
 //! The leader's plan on constructed snapshots.
 
+mod admission;
 mod endpoint_ranges;
 mod label_clusters;
 mod label_identities;
 mod legacy_api;
 mod observability;
 mod policies;
+mod prefix_owners;
 mod services;
 mod stale;
 mod unreadable;
@@ -32,7 +34,16 @@ use crate::{
 
 const NS: &str = "antrea-multicluster";
 
+/// A leader with the members `east` and `west`.
 fn leader_snapshot() -> LeaderSnapshot {
+    let mut snapshot = without_members();
+    for cluster in ["east", "west"] {
+        insert(&mut snapshot.announces, accepted(cluster));
+    }
+    snapshot
+}
+
+fn without_members() -> LeaderSnapshot {
     let mut cluster_sets = ObjectMap::default();
     let set = json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet",
@@ -48,6 +59,7 @@ fn leader_snapshot() -> LeaderSnapshot {
         cluster_claims: OptionalKind::Absent,
         service_accounts: ObjectMap::default(),
         service_account_bindings: ObjectMap::default(),
+        prefix_owners: ObjectMap::default(),
         announces: ObjectMap::default(),
         exports: ObjectMap::default(),
         unreadable_exports: BTreeSet::new(),
@@ -65,6 +77,13 @@ fn announce(cluster: &str, set: &str, leader: &str) -> MemberClusterAnnounce {
         },
         "clusterID": cluster, "clusterSetID": set, "leaderClusterID": leader,
     }))
+}
+
+/// The announce of a member.
+fn accepted(cluster: &str) -> MemberClusterAnnounce {
+    let mut announce = announce(cluster, "set", "north");
+    announce.metadata.finalizers = Some(vec![names::member_announce_finalizer(cluster)]);
+    announce
 }
 
 fn service(cluster: &str, ns: &str, name: &str, port: u16, created: &str) -> ResourceExport {
@@ -96,6 +115,7 @@ fn endpoints(cluster: &str, ns: &str, name: &str, ip: &str) -> ResourceExport {
 }
 
 fn cluster_info(cluster: &str) -> ResourceExport {
+    let number = cluster.bytes().fold(0_u8, u8::wrapping_add);
     object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport",
         "metadata": {
@@ -104,7 +124,7 @@ fn cluster_info(cluster: &str) -> ResourceExport {
         },
         "spec": {
             "clusterID": cluster, "namespace": "kube-system", "name": cluster, "kind": "ClusterInfo",
-            "clusterInfo": { "clusterID": cluster, "serviceCIDR": "10.20.0.0/16" },
+            "clusterInfo": { "clusterID": cluster, "serviceCIDR": format!("10.{number}.0.0/16") },
         },
     }))
 }
@@ -114,10 +134,12 @@ fn reconcile(snapshot: &mut LeaderSnapshot) -> Vec<Write> {
     for action in &plan.writes {
         apply_write(&mut snapshot.cluster_sets, action);
         apply_write(&mut snapshot.service_account_bindings, action);
+        apply_write(&mut snapshot.prefix_owners, action);
         apply_write(&mut snapshot.announces, action);
         apply_write(&mut snapshot.exports, action);
         apply_write(&mut snapshot.imports, action);
-        if let Some(records) = &mut snapshot.label_id_shards {
+        let shards = snapshot.label_id_shards.as_mut();
+        if let Some(records) = shards.filter(|_| action.target.name != names::PREFIX_OWNERS) {
             apply_write(records, action);
         }
     }
@@ -149,7 +171,7 @@ fn import(snapshot: &LeaderSnapshot, name: &str) -> serde_json::Value {
 
 #[test]
 fn a_member_is_accepted_and_counted() {
-    let mut snapshot = leader_snapshot();
+    let mut snapshot = without_members();
     insert(&mut snapshot.announces, announce("east", "set", "north"));
     settle(&mut snapshot);
     let last = make_plan(&mut snapshot);
@@ -179,7 +201,7 @@ fn a_member_is_accepted_and_counted() {
 
 #[test]
 fn a_member_without_heartbeats_is_unready_by_the_leaders_clock() {
-    let mut snapshot = leader_snapshot();
+    let mut snapshot = without_members();
     let mut east = announce("east", "set", "north");
     // The member's clock is a year off, which has no effect.
     east.metadata.annotations = Some([("touch-ts".to_owned(), "2025-01-01T00:00:00Z".to_owned())].into());
@@ -234,7 +256,7 @@ fn a_member_without_heartbeats_is_unready_by_the_leaders_clock() {
 /// A member with a clock two days behind lost its exports after 31 s without a heartbeat.
 #[test]
 fn a_member_that_is_silent_is_not_removed() {
-    let mut snapshot = leader_snapshot();
+    let mut snapshot = without_members();
     let mut east = announce("east", "set", "north");
     east.metadata.annotations = Some([("touch-ts".to_owned(), "2025-01-01T00:00:00Z".to_owned())].into());
     insert(&mut snapshot.announces, east);
@@ -269,7 +291,7 @@ fn a_wrong_cluster_set_name_is_rejected_with_both_names() {
             "leaders[0].clusterID \"south\" is not that of the leader, \"north\"",
         ),
     ] {
-        let mut snapshot = leader_snapshot();
+        let mut snapshot = without_members();
         insert(&mut snapshot.announces, bad);
         settle(&mut snapshot);
         let plan = make_plan(&mut snapshot);
@@ -348,7 +370,7 @@ fn exports_of_a_deregistered_member_are_deleted() {
 
 #[test]
 fn exports_of_a_cluster_with_the_same_id_prefix_are_kept() {
-    let mut snapshot = leader_snapshot();
+    let mut snapshot = without_members();
     for cluster in ["east", "east-2"] {
         insert(&mut snapshot.announces, announce(cluster, "set", "north"));
         insert(&mut snapshot.exports, service(cluster, "shop", "web", 80, NOW));

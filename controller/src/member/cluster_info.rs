@@ -1,6 +1,6 @@
 //! The exchange of cluster networks: Service and Pod CIDRs, gateways.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use kube::ResourceExt;
@@ -20,6 +20,7 @@ use super::{
     set_managed,
 };
 use crate::{
+    overlap::overlap,
     plan::{ApiServer, Plan},
     snapshot::MemberSnapshot,
 };
@@ -110,7 +111,8 @@ pub fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan
         if info.cluster_id == membership.cluster_id || import.metadata.deletion_timestamp.is_some() {
             continue;
         }
-        let mut new = ClusterInfoImport::new(&import.name_any(), (**info).clone());
+        let info = accepted(snapshot, &import.name_any(), info, plan);
+        let mut new = ClusterInfoImport::new(&import.name_any(), info);
         new.metadata.namespace = Some(snapshot.namespace.clone());
         set_managed(&mut new);
         desired.push(new);
@@ -130,6 +132,33 @@ pub fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan
             plan.delete(ApiServer::Local, old.as_ref());
         }
     }
+}
+
+/// The network without the prefixes that this cluster does not accept; reports those.
+fn accepted(snapshot: &MemberSnapshot, import: &str, info: &ClusterInfo, plan: &mut Plan) -> ClusterInfo {
+    let accepted = &snapshot.config.accepted_cidrs;
+    let mut info = info.clone();
+    if accepted.is_empty() {
+        return info;
+    }
+    let mut is_accepted = |cidr: &str| {
+        // The agents report an invalid one.
+        let is_accepted = validation::cidr(cidr).map_or(true, |prefix| {
+            accepted.iter().any(|range| range.contains(&prefix))
+        });
+        if !is_accepted {
+            let message =
+                format!("{cidr} is outside acceptedCIDRs of this cluster's configuration; left out");
+            plan.issue(format!("ClusterInfoImport {import}"), message);
+        }
+        is_accepted
+    };
+    info.service_cidrs.retain(|cidr| is_accepted(cidr));
+    info.pod_cidrs.retain(|cidr| is_accepted(cidr));
+    if !info.service_cidr.is_empty() && !is_accepted(&info.service_cidr) {
+        info.service_cidr.clear();
+    }
+    info
 }
 
 /// Deletes the networks of other clusters: there is no membership.
@@ -185,9 +214,4 @@ fn report_invalid(snapshot: &MemberSnapshot, infos: &[ClusterInfoImport], plan: 
         }
         taken.extend(prefixes);
     }
-}
-
-fn overlap(a: IpNet, b: IpNet) -> bool {
-    let first = |n: IpNet| -> IpAddr { n.network() };
-    a.contains(&first(b)) || b.contains(&first(a))
 }

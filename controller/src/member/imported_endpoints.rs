@@ -105,6 +105,7 @@ pub(super) fn endpoint_ranges(
     EndpointRanges::new(others)
         .with_local(local)
         .with_additional(snapshot.config.additional_endpoint_cidrs.clone())
+        .with_accepted(snapshot.config.accepted_cidrs.clone())
 }
 
 /// Removes the endpoints that their clusters may not export, and reports the first one of each cluster on the Service.

@@ -36,6 +36,7 @@ struct Stores {
     cluster_claims: Store<ClusterClaim>,
     service_accounts: Store<ServiceAccount>,
     service_account_bindings: Store<ConfigMap>,
+    prefix_owners: Store<ConfigMap>,
     announces: Store<MemberClusterAnnounce>,
     exports: Store<ResourceExport>,
     imports: Store<ResourceImport>,
@@ -121,8 +122,9 @@ impl Stores {
         let (cluster_claims, task) = context.optional_store(Some(namespace));
         tasks.push(task);
         let service_accounts = watch!(all());
-        let bindings = format!("metadata.name={}", names::SERVICE_ACCOUNT_BINDINGS);
-        let service_account_bindings = watch!(all().fields(&bindings));
+        let named = |name: &str| all().fields(&format!("metadata.name={name}"));
+        let service_account_bindings = watch!(named(names::SERVICE_ACCOUNT_BINDINGS));
+        let prefix_owners = watch!(named(names::PREFIX_OWNERS));
         let announces = watch!(all());
         let exports = watch!(all());
         let imports = watch!(all());
@@ -135,6 +137,7 @@ impl Stores {
             cluster_claims,
             service_accounts,
             service_account_bindings,
+            prefix_owners,
             announces,
             exports,
             imports,
@@ -155,15 +158,19 @@ impl Stores {
         all.extend(shards.map(|shards| shards as &dyn DynStore));
         // After the other store of ConfigMaps, which a lookup by kind finds first.
         all.push(&self.service_account_bindings);
+        all.push(&self.prefix_owners);
         all
     }
 
     /// The cache's state of an object, from the store that contains it.
     fn cache_state(&self, target: &ObjectRef) -> Option<CacheState> {
-        if (target.kind, target.name.as_str()) == (Kind::ConfigMap, names::SERVICE_ACCOUNT_BINDINGS) {
-            return cache::cache_state(&[&self.service_account_bindings], target);
+        match (target.kind, target.name.as_str()) {
+            (Kind::ConfigMap, names::SERVICE_ACCOUNT_BINDINGS) => {
+                cache::cache_state(&[&self.service_account_bindings], target)
+            }
+            (Kind::ConfigMap, names::PREFIX_OWNERS) => cache::cache_state(&[&self.prefix_owners], target),
+            _ => cache::cache_state(&self.all(), target),
         }
-        cache::cache_state(&self.all(), target)
     }
 
     fn snapshot(
@@ -185,6 +192,7 @@ impl Stores {
             cluster_claims: self.cluster_claims.optional(),
             service_accounts: self.service_accounts.snapshot(),
             service_account_bindings: self.service_account_bindings.snapshot(),
+            prefix_owners: self.prefix_owners.snapshot(),
             announces,
             exports: exports.objects,
             unreadable_exports: exports.unreadable,

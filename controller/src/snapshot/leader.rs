@@ -28,6 +28,8 @@ pub struct LeaderSnapshot {
     pub service_accounts: ObjectMap<ServiceAccount>,
     /// The binding of service accounts to cluster IDs that the admission policies read.
     pub service_account_bindings: ObjectMap<ConfigMap>,
+    /// The record of the owners of prefixes.
+    pub prefix_owners: ObjectMap<ConfigMap>,
     /// The members' announces with their heartbeats.
     pub announces: ObjectMap<MemberClusterAnnounce>,
     /// The members' exports.

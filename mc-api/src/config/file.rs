@@ -24,6 +24,10 @@ pub struct MultiClusterConfig {
     /// Nodes with Pods of the host network; never ranges of this cluster.
     #[serde(rename = "additionalEndpointCIDRs")]
     pub additional_endpoint_cidrs: Option<Vec<String>>,
+    /// Superset, member: the ranges that other clusters may use in this one, all when absent or empty. Other prefixes
+    /// that they announce are left out.
+    #[serde(rename = "acceptedCIDRs")]
+    pub accepted_cidrs: Option<Vec<String>>,
     /// Node address type of the gateway IP: `private`/`internal` (default) or `public`/`external`.
     #[serde(rename = "gatewayIPPrecedence")]
     pub gateway_ip_precedence: Option<String>,

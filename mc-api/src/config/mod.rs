@@ -48,6 +48,8 @@ pub struct Config {
     pub pod_cidrs: Vec<IpNet>,
     /// Ranges of endpoints that no other cluster has to announce.
     pub additional_endpoint_cidrs: Vec<IpNet>,
+    /// The ranges that other clusters may use in this one; empty: all.
+    pub accepted_cidrs: Vec<IpNet>,
     /// Node address type of the gateway IP.
     pub gateway_ip_precedence: GatewayIpPrecedence,
     /// Endpoint addresses of an exported Service.
@@ -82,6 +84,7 @@ impl Default for Config {
             service_cidrs: vec![],
             pod_cidrs: vec![],
             additional_endpoint_cidrs: vec![],
+            accepted_cidrs: vec![],
             gateway_ip_precedence: GatewayIpPrecedence::default(),
             endpoint_ip_type: EndpointIpType::default(),
             gateway_mode: GatewayMode::default(),
@@ -122,6 +125,7 @@ impl TryFrom<MultiClusterConfig> for Config {
                 "additionalEndpointCIDRs",
                 &file.additional_endpoint_cidrs.unwrap_or_default(),
             )?,
+            accepted_cidrs: field::cidrs("acceptedCIDRs", &file.accepted_cidrs.unwrap_or_default())?,
             gateway_ip_precedence: field::option(file.gateway_ip_precedence.as_ref())?,
             endpoint_ip_type: field::option(file.endpoint_ip_type.as_ref())?,
             gateway_mode: field::option(file.gateway_mode.as_ref())?,

@@ -18,6 +18,8 @@ fn the_documented_file_is_accepted_and_canonicalized() {
         "webhook": { "port": 9443 },
         "podCIDRs": ["10.10.1.1/16", ""],
         "serviceCIDR": "",
+        "additionalEndpointCIDRs": ["192.0.2.0/24"],
+        "acceptedCIDRs": ["10.0.0.0/8"],
         "endpointIPType": "PodIP",
         "gatewayIPPrecedence": "public",
         "gatewayMode": "ActiveStandby",
@@ -38,6 +40,11 @@ fn the_documented_file_is_accepted_and_canonicalized() {
     );
     assert_eq!(config.pod_cidrs, ["10.10.0.0/16".parse().unwrap()]);
     assert_eq!(config.service_cidrs, []);
+    assert_eq!(
+        config.additional_endpoint_cidrs,
+        ["192.0.2.0/24".parse().unwrap()]
+    );
+    assert_eq!(config.accepted_cidrs, ["10.0.0.0/8".parse().unwrap()]);
     assert_eq!(config.endpoint_ip_type, EndpointIpType::PodIp);
     assert_eq!(config.gateway_ip_precedence, GatewayIpPrecedence::External);
     assert_eq!(config.gateway_mode, GatewayMode::ActiveStandby);
@@ -93,6 +100,10 @@ fn a_bad_value_is_reported_with_its_field() {
         (
             json!({"additionalEndpointCIDRs": ["192.0.2.0/24", "192.0.2.1"]}),
             "additionalEndpointCIDRs[1]: \"192.0.2.1\" is not a CIDR",
+        ),
+        (
+            json!({"acceptedCIDRs": ["everything"]}),
+            "acceptedCIDRs[0]: \"everything\" is not a CIDR",
         ),
         (
             json!({"podCIDRs": ["::ffff:10.0.0.0/104"]}),

@@ -42,5 +42,6 @@ mod selected_identities;
 mod services;
 mod specs;
 mod traces;
+mod trust;
 mod withdrawal;
 mod workload;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::{
     invariants::{antrea, core, list, text},
     simulation::{Cluster, Simulation},
+    strangers::is_strangers,
 };
 
 /// The ranges of one cluster.
@@ -51,7 +52,7 @@ impl Networks {
     pub(crate) fn of_leader(leader: &Cluster) -> Self {
         let exports = leader.store.all(&antrea("resourceexports"));
         let specs = exports
-            .filter(|(_, export)| !export.is_terminating())
+            .filter(|(key, export)| !export.is_terminating() && !is_strangers(key))
             .map(|(_, export)| &export.value["spec"]);
         let networks = specs.filter(|spec| spec["kind"] == "ClusterInfo").map(|spec| {
             let info = &spec["clusterInfo"];

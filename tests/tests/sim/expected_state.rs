@@ -8,7 +8,7 @@ use mc_api::{
     network_policy::DEFAULT_TIERS,
     policy_selectors::PolicySelectors,
 };
-use mc_test_kit::fake_apiserver::store::{Actor, Key, StoredObject};
+use mc_test_kit::fake_apiserver::store::{Actor, Key, Store, StoredObject};
 use serde_json::{Value, json};
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     ports::format_ports,
     reachability::wrong_readiness,
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
+    strangers::is_strangers,
     user_actions::is_malformed,
 };
 
@@ -100,9 +101,10 @@ pub(crate) fn leftovers(world: &Simulation) -> (Vec<Key>, Vec<Key>) {
     let announces = leader
         .all(&antrea("memberclusterannounces"))
         .filter(|(_, a)| !ids.contains(&text(&a.value["clusterID"])));
-    let exports = leader
-        .all(&antrea("resourceexports"))
-        .filter(|(key, e)| !is_malformed(key) && !ids.contains(&text(&e.value["spec"]["clusterID"])));
+    let exports = leader.all(&antrea("resourceexports")).filter(|(key, e)| {
+        let id = text(&e.value["spec"]["clusterID"]);
+        !is_malformed(key) && !is_strangers(key) && !ids.contains(&id)
+    });
     (
         announces.map(|(k, _)| k.clone()).collect(),
         exports.map(|(k, _)| k.clone()).collect(),
@@ -233,6 +235,16 @@ fn is_of_identities(spec: &Value) -> bool {
     spec["kind"] == "LabelIdentity" || spec["kind"] == "PolicySelectors"
 }
 
+/// Checks that an imported network is as exported; returns its cluster.
+fn check_network(leader: &Store, info: &Value, report: &mut Differences) -> String {
+    let id = text(&info["clusterID"]);
+    let export = (LEADER_NAMESPACE.to_owned(), names::cluster_info(&id));
+    let export = leader.get(&antrea("resourceexports"), &export);
+    let exported = export.map(|export| &export.value["spec"]["clusterInfo"]);
+    report.expect_eq("network", &Some(info), &exported);
+    id
+}
+
 /// Checks the leader; returns the ports of each import.
 fn check_leader(
     world: &Simulation,
@@ -261,7 +273,7 @@ fn check_leader(
     let mut exports = BTreeSet::new();
     for (_, export) in store
         .all(&antrea("resourceexports"))
-        .filter(|(key, e)| !is_malformed(key) && !is_of_identities(&e.value["spec"]))
+        .filter(|(key, e)| !is_malformed(key) && !is_strangers(key) && !is_of_identities(&e.value["spec"]))
     {
         let spec = &export.value["spec"];
         exports.insert((
@@ -308,7 +320,7 @@ fn check_leader(
                 }
             }
             _ => {
-                imported.insert(text(&spec["clusterinfo"]["clusterID"]));
+                imported.insert(check_network(store, &spec["clusterinfo"], report));
             }
         }
     }

@@ -36,8 +36,10 @@ use crate::{
     expected_state::addresses,
     foreign_writes::{check_foreign, check_scope, is_own_id},
     heartbeats::HeartbeatLog,
+    network_history::NetworkHistory,
     ports::{format_ports, split_ports},
     simulation::Cluster,
+    strangers::is_strangers,
 };
 
 /// Namespace and name of an exported Service.
@@ -98,7 +100,7 @@ pub(crate) struct Invariants {
     /// Cluster ID, Service and address ever exported.
     exported_addresses: BTreeSet<(String, ServiceKey, String)>,
     /// Cluster ID and ClusterInfo ever exported.
-    exported_cluster_infos: BTreeSet<(String, String)>,
+    networks: NetworkHistory,
     /// Labels that Pods of a cluster ever had.
     pod_labels: BTreeSet<(usize, String)>,
     /// Cluster ID and label ever exported.
@@ -370,7 +372,7 @@ impl Invariants {
         let value = &change.new.value;
         let spec = &value["spec"];
         match (server, change.resource.1.as_str()) {
-            (0, "resourceexports") => {
+            (0, "resourceexports") if !is_strangers(&change.key) => {
                 let id = text(&spec["clusterID"]);
                 match spec["kind"].as_str() {
                     Some("Service") => {
@@ -385,8 +387,7 @@ impl Invariants {
                         }
                     }
                     Some("ClusterInfo") => {
-                        self.exported_cluster_infos
-                            .insert((id, spec["clusterInfo"].to_string()));
+                        self.networks.observe(&spec["clusterInfo"]);
                     }
                     Some("LabelIdentity") => {
                         self.exported_labels.insert((id, exported_label(spec)));
@@ -604,22 +605,14 @@ impl Invariants {
                 Some("Endpoints") => found.extend(self.unexported_addresses(spec)),
                 Some("ClusterInfo") => {
                     let id = text(&spec["clusterinfo"]["clusterID"]);
-                    demand(
-                        self.exported_cluster_infos
-                            .contains(&(id.clone(), spec["clusterinfo"].to_string())),
-                        id,
-                    );
+                    demand(self.networks.contains(&spec["clusterinfo"]), id);
                 }
                 Some("LabelIdentity") => found.extend(self.unexported_label(&spec["labelIdentity"], at)),
                 _ => {}
             },
             (Actor::Member(i), "clusterinfoimports") if server == i => {
                 let id = text(&spec["clusterID"]);
-                demand(
-                    self.exported_cluster_infos
-                        .contains(&(id.clone(), spec.to_string())),
-                    id.clone(),
-                );
+                demand(self.networks.contains(spec), id.clone());
                 let own = format!("10.{}.0.0/16", 100 + i);
                 // The cluster's own export under a former ID may remain; gateways ignore it.
                 let formerly = is_own_id(&id, &clusters[i].id);
@@ -700,6 +693,7 @@ fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
     let exports = |kind: &'static str, service: ServiceKey| {
         leader
             .all(&antrea("resourceexports"))
+            .filter(|(key, _)| !is_strangers(key))
             .map(|(_, e)| e)
             .filter(move |e| {
                 let spec = &e.value["spec"];

@@ -20,6 +20,7 @@ mod foreign_writes;
 mod heartbeats;
 mod invariants;
 mod kept_objects;
+mod network_history;
 mod pod_restart;
 mod policies;
 mod ports;
@@ -27,6 +28,7 @@ mod reachability;
 mod replaced_cluster_set;
 mod run;
 mod simulation;
+mod strangers;
 mod transport;
 mod user_actions;
 

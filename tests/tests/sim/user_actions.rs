@@ -347,6 +347,7 @@ impl Simulation {
             }
             85..92 => self.tamper(server),
             92..95 => self.toggle_name_conflict(server, namespace, service),
+            95..97 => self.export_as_stranger(server, namespace, service),
             100..102 => self.write_malformed(),
             102..106 => self.export_colliding_name(server),
             106..114 => self.change_policies(server),

@@ -36,6 +36,7 @@ fn versioned(mut import: ResourceImport) -> ResourceImport {
 #[test]
 fn an_import_names_the_clusters_that_export_its_label() {
     let mut snapshot = stretched();
+    insert(&mut snapshot.announces, accepted("north"));
     for cluster in ["west", "east"] {
         insert(&mut snapshot.exports, export_of(cluster, &label(0)));
     }
@@ -235,6 +236,7 @@ fn clusters_of_a_malformed_shard_are_corrected() {
 #[test]
 fn changes_of_clusters_are_batched_after_new_identities() {
     let mut snapshot = stretched();
+    insert(&mut snapshot.announces, accepted("north"));
     for i in 0..=BATCH {
         insert(&mut snapshot.exports, export_of("east", &label(i)));
     }
@@ -262,8 +264,9 @@ fn changes_of_clusters_are_batched_after_new_identities() {
 fn clusters_beyond_the_limit_are_not_named() {
     let mut snapshot = stretched();
     for i in 0..=MAX_CLUSTERS {
-        let export = export_of(&format!("c{i:04}"), &label(0));
-        insert(&mut snapshot.exports, export);
+        let cluster = format!("c{i:04}");
+        insert(&mut snapshot.announces, accepted(&cluster));
+        insert(&mut snapshot.exports, export_of(&cluster, &label(0)));
     }
     assert_issue(
         &mut snapshot,

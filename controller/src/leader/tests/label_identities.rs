@@ -74,6 +74,10 @@ pub(super) fn advance(snapshot: &mut LeaderSnapshot, seconds: i64) {
         .now
         .checked_add(SignedDuration::from_secs(seconds))
         .unwrap();
+    // The members are alive.
+    for heartbeat in snapshot.heartbeats.values_mut() {
+        heartbeat.seen_at = snapshot.now;
+    }
 }
 
 pub(super) fn assert_issue(snapshot: &mut LeaderSnapshot, text: &str) {
@@ -243,7 +247,7 @@ fn an_invalid_export_is_rejected_alone() {
         ),
         (
             change(|e| e.spec.cluster_id = String::new()),
-            "spec.clusterID is empty",
+            "has no accepted MemberClusterAnnounce",
         ),
         (
             change(|e| {

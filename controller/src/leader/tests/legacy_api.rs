@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use mc_api::{cluster_claim::ClusterClaim, cluster_set::ClusterSet, names};
 use serde_json::{Value, json};
 
-use super::{NS, announce, leader_snapshot, make_plan, settle};
+use super::{NS, announce, leader_snapshot, make_plan, settle, without_members};
 use crate::{
     plan::Plan,
     snapshot::{
@@ -55,7 +55,7 @@ fn issue_messages(plan: &Plan) -> Vec<&str> {
 
 #[test]
 fn the_leaders_id_is_taken_from_its_claim() {
-    let mut snapshot = leader_snapshot();
+    let mut snapshot = without_members();
     snapshot.cluster_claims = claims("north");
     insert(
         &mut snapshot.cluster_sets,
@@ -79,7 +79,7 @@ fn a_leader_without_a_valid_id_is_reported_and_keeps_its_members() {
         "spec.clusterID: is empty, and Namespace \"antrea-multicluster\" has no ClusterClaim \"id.k8s.io\"";
     let other = "spec.clusterID: \"south\" is not spec.leaders[0].clusterID, \"north\"";
     for (claims, message) in [(OptionalKind::Absent, none), (claims("south"), other)] {
-        let mut snapshot = leader_snapshot();
+        let mut snapshot = without_members();
         snapshot.cluster_claims = claims;
         insert(&mut snapshot.cluster_sets, older(&json!([])));
         insert(&mut snapshot.announces, announce("east", "set", "north"));

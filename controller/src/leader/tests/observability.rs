@@ -31,9 +31,10 @@ fn conflicting() -> LeaderSnapshot {
         service("east", "shop", "web", 81, "2026-01-01T11:00:05Z"),
     );
     insert(&mut snapshot.exports, endpoints("east", "shop", "db", "10.1.0.1"));
-    let mut bad = service("stranger", "shop", "bad", 80, "2026-01-01T11:00:05Z");
+    let mut bad = service("west", "shop", "bad", 80, "2026-01-01T11:00:05Z");
     bad.spec.service = None;
     insert(&mut snapshot.exports, bad);
+    insert(&mut snapshot.exports, service("stranger", "shop", "bad", 80, NOW));
     settle(&mut snapshot);
     snapshot
 }
@@ -61,7 +62,7 @@ fn conflicts_and_rejections_are_events_of_the_object() {
         ["ConvergeFailure"]
     );
     assert_eq!(
-        on("ResourceExport antrea-multicluster/stranger-shop-bad-service"),
+        on("ResourceExport antrea-multicluster/west-shop-bad-service"),
         ["ConvergeFailure"]
     );
     // The export of its Service may follow.
@@ -101,7 +102,7 @@ fn metrics_have_each_member_and_its_exports() {
             (("east".to_owned(), "Endpoints"), 1),
             (("east".to_owned(), "Service"), 1),
             (("other".to_owned(), "Service"), 1),
-            (("west".to_owned(), "Service"), 1),
+            (("west".to_owned(), "Service"), 2),
         ]
         .into(),
         "a cluster that is no member is no series"
@@ -128,7 +129,7 @@ fn metrics_have_each_member_and_its_exports() {
         "mccontroller_rejected_members 1",
         "mccontroller_member_connected{cluster=\"west\"} 0",
         "mccontroller_resource_exports{cluster=\"east\",kind=\"Service\"} 1",
-        "mccontroller_failed_resource_exports{cluster=\"other\"} 1",
+        "mccontroller_failed_resource_exports{cluster=\"west\"} 1",
         "mccontroller_conflicting_resource_exports{cluster=\"east\"} 1",
         "mccontroller_resource_imports{kind=\"ServiceImport\"} 1",
         "mccontroller_pending_write_age_seconds{server=\"local\"} 0.0",

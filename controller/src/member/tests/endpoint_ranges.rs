@@ -88,3 +88,38 @@ fn ranges_outlast_the_leaders_copy() {
     // No deletion of the earlier endpoint either.
     assert_eq!(imported_ips(&snapshot)["south"], ["10.60.0.1"]);
 }
+
+#[test]
+fn prefixes_and_endpoints_outside_the_accepted_ranges_are_left_out() {
+    let mut snapshot = imported(&["10.40.0.5", "10.41.3.3"], &["10.60.0.1"]);
+    snapshot.config.accepted_cidrs = vec!["10.40.0.0/15".parse().unwrap()];
+    let mut wide = network();
+    let content = wide.spec.cluster_info.as_mut().unwrap();
+    content.pod_cidrs.push("10.42.0.0/16".to_owned());
+    insert(&mut leader(&mut snapshot).imports, wide);
+    settle(&mut snapshot);
+    let info = &snapshot.cluster_infos.values().next().unwrap().spec;
+    assert_eq!(
+        (info.service_cidr.as_str(), &info.pod_cidrs[..]),
+        ("10.40.0.0/16", &["10.41.0.0/16".to_owned()][..])
+    );
+    let ips = imported_ips(&snapshot);
+    assert_eq!(ips["west"], ["10.40.0.5", "10.41.3.3"]);
+    assert_eq!(ips.get("south"), None);
+    let plan = plan(&snapshot);
+    assert_issue(
+        &plan,
+        "10.42.0.0/16 is outside acceptedCIDRs of this cluster's configuration; left out",
+    );
+    assert_issue(
+        &plan,
+        "10.60.0.1 is outside acceptedCIDRs of this cluster's configuration",
+    );
+    snapshot.config.accepted_cidrs = vec!["10.41.0.0/16".parse().unwrap()];
+    settle(&mut snapshot);
+    assert_eq!(
+        snapshot.cluster_infos.values().next().unwrap().spec.service_cidr,
+        ""
+    );
+    assert_eq!(imported_ips(&snapshot)["west"], ["10.41.3.3"]);
+}

@@ -1,0 +1,220 @@
+//! The owners of prefixes: the record of the leader, the allow-lists of administrators, and the networks that members
+//! get.
+//!
+//! A member could announce the range of a registry, of DNS or of another cluster, and get its traffic. The leader
+//! distributes a prefix to the cluster alone that announced it first, so that all importers agree. A claim is recorded
+//! before it is distributed: a restarted leader decides as the one before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{ResourceExt, core::ObjectMeta};
+use mc_api::{cluster_info::ClusterInfo, names, resource_import::kind, validation};
+use serde_json::{Value, json};
+
+use super::{
+    eviction::evicted,
+    members,
+    network_exports::valid_networks,
+    prefix_claims::{Announcement, Decision, PrefixClaims, PrefixError, Rules},
+    service_account_bindings,
+};
+use crate::{
+    plan::{ApiServer, Plan},
+    snapshot::{LeaderSnapshot, get},
+};
+
+/// The prefixes that each cluster may use in the other ones.
+#[derive(Debug, Default)]
+pub(super) struct OwnedPrefixes {
+    owned: PrefixClaims,
+    refused: BTreeMap<String, Vec<PrefixError>>,
+}
+
+/// Decides on the announced prefixes and plans the record of new claims.
+pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> OwnedPrefixes {
+    let record = get(&snapshot.prefix_owners, &snapshot.namespace, names::PREFIX_OWNERS);
+    let data = record.and_then(|record| record.data.clone()).unwrap_or_default();
+    let stored = match PrefixClaims::parse(&data) {
+        // The leader is newer than the imports, or was restored from an older state.
+        Ok(_) if record.is_none() => first_distributed(snapshot),
+        Ok(stored) => stored,
+        Err(error) => {
+            plan.issue(
+                format!("ConfigMap {}/{}", snapshot.namespace, names::PREFIX_OWNERS),
+                format!("{error}; no cluster gets new prefixes until it is corrected or deleted"),
+            );
+            return OwnedPrefixes {
+                owned: distributed(snapshot),
+                refused: BTreeMap::new(),
+            };
+        }
+    };
+    let set = members::current_cluster_set(snapshot);
+    let evicted = set.map(evicted).unwrap_or_default();
+    let announces = snapshot
+        .announces
+        .values()
+        .map(|announce| announce.cluster_id.as_str());
+    let rules = Rules {
+        now: snapshot.now,
+        members: announces.filter(|id| !evicted.contains(id)).collect(),
+        allowed: allow_lists(snapshot, plan),
+    };
+    let Decision {
+        claims,
+        refused,
+        next,
+    } = stored.decide(announcements(snapshot), &rules);
+    if let Some(next) = next {
+        plan.requeue_at(next);
+    }
+    let wanted = claims.format();
+    if wanted != data {
+        write(snapshot, record.map(AsRef::as_ref), &data, wanted, plan);
+    }
+    OwnedPrefixes {
+        owned: claims.intersection(&stored),
+        refused,
+    }
+}
+
+fn write(
+    snapshot: &LeaderSnapshot,
+    record: Option<&ConfigMap>,
+    stored: &BTreeMap<String, String>,
+    wanted: BTreeMap<String, String>,
+    plan: &mut Plan,
+) {
+    let Some(record) = record else {
+        let record = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(names::PREFIX_OWNERS.to_owned()),
+                namespace: Some(snapshot.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            data: Some(wanted),
+            ..ConfigMap::default()
+        };
+        return plan.create(ApiServer::Local, &record);
+    };
+    let gone = stored.keys().filter(|cluster| !wanted.contains_key(*cluster));
+    let mut data: serde_json::Map<_, _> = gone.map(|cluster| (cluster.clone(), Value::Null)).collect();
+    data.extend(wanted.into_iter().map(|(cluster, lines)| (cluster, json!(lines))));
+    plan.patch(ApiServer::Local, record, json!({ "data": data }));
+}
+
+/// The announced networks of all clusters.
+fn announcements(snapshot: &LeaderSnapshot) -> Vec<Announcement<'_>> {
+    let announced = valid_networks(snapshot).map(|(export, info)| Announcement {
+        cluster: &export.spec.cluster_id,
+        since: export.creation_timestamp().map(|time| time.0),
+        prefixes: prefixes(info),
+    });
+    announced.collect()
+}
+
+/// The prefixes of the networks as distributed; those of the oldest import where they overlap.
+fn first_distributed(snapshot: &LeaderSnapshot) -> PrefixClaims {
+    let imports = snapshot.imports.values();
+    let imports = imports.filter(|import| import.spec.kind == kind::CLUSTER_INFO);
+    let announcements = imports.filter_map(|import| {
+        let info = import.spec.cluster_info.as_deref()?;
+        Some(Announcement {
+            cluster: &info.cluster_id,
+            since: import.creation_timestamp().map(|time| time.0),
+            prefixes: prefixes(info),
+        })
+    });
+    let rules = Rules {
+        now: snapshot.now,
+        members: BTreeSet::new(),
+        allowed: BTreeMap::new(),
+    };
+    PrefixClaims::default()
+        .decide(announcements.collect(), &rules)
+        .claims
+}
+
+/// The networks as distributed.
+fn distributed(snapshot: &LeaderSnapshot) -> PrefixClaims {
+    let imports = snapshot.imports.values();
+    let infos = imports
+        .filter(|import| import.spec.kind == kind::CLUSTER_INFO)
+        .filter_map(|import| import.spec.cluster_info.as_deref());
+    PrefixClaims::of_announced(infos.map(|info| (info.cluster_id.as_str(), prefixes(info))))
+}
+
+/// The valid prefixes of a network.
+fn prefixes(info: &ClusterInfo) -> Vec<IpNet> {
+    let services = info.service_cidrs().into_iter().map(|(_, cidr)| cidr);
+    let all = services.chain(info.pod_cidrs.iter().map(String::as_str));
+    all.filter_map(|cidr| validation::cidr(cidr).ok()).collect()
+}
+
+/// The ranges of each cluster whose ServiceAccount has an allow-list. An invalid entry allows nothing.
+fn allow_lists(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, Vec<IpNet>> {
+    let bindings = service_account_bindings::bindings(snapshot, &mut Plan::default());
+    let mut lists: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
+    for account in snapshot.service_accounts.values() {
+        let Some(list) = account.annotations().get(names::ANNOTATION_ALLOWED_CIDRS) else {
+            continue;
+        };
+        let annotation = names::ANNOTATION_ALLOWED_CIDRS;
+        let subject = || format!("ServiceAccount {}", account.name_any());
+        let Some(cluster) = bindings.get(&account.name_any()).filter(|id| !id.is_empty()) else {
+            plan.issue(
+                subject(),
+                format!("annotation {annotation}: ignored: the account is bound to no cluster"),
+            );
+            continue;
+        };
+        let allowed = lists.entry(cluster.clone()).or_default();
+        for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            match validation::cidr(entry) {
+                Ok(range) => allowed.push(range),
+                Err(cause) => plan.issue(subject(), format!("annotation {annotation}: {cause}; ignored")),
+            }
+        }
+    }
+    lists
+}
+
+// === impl OwnedPrefixes ===
+
+impl OwnedPrefixes {
+    /// The network with the prefixes that its cluster owns; `None` if it owns none of those it announces. A prefix of
+    /// which it owns parts is replaced by them. Invalid ones remain: each importer reports them.
+    #[must_use]
+    pub(super) fn restrict(&self, info: &ClusterInfo) -> Option<ClusterInfo> {
+        let cluster = info.cluster_id.as_str();
+        let parts = |cidr: &str| match validation::cidr(cidr) {
+            Ok(prefix) if !self.owned.is_owned(cluster, prefix) => {
+                let parts = self.owned.within(cluster, prefix);
+                parts.iter().map(ToString::to_string).collect()
+            }
+            _ => vec![cidr.to_owned()],
+        };
+        let mut owned = info.clone();
+        owned.service_cidr = parts(&info.service_cidr).into_iter().next().unwrap_or_default();
+        owned.service_cidrs = info.service_cidrs.iter().flat_map(|cidr| parts(cidr)).collect();
+        let mut known: BTreeSet<String> = owned.service_cidrs.iter().cloned().collect();
+        known.insert(owned.service_cidr.clone());
+        let pods = info.pod_cidrs.iter().flat_map(|cidr| parts(cidr));
+        owned.pod_cidrs = pods.filter(|cidr| known.insert(cidr.clone())).collect();
+        (prefixes(info).is_empty() || !prefixes(&owned).is_empty()).then_some(owned)
+    }
+
+    /// The reason for which other clusters do not use all prefixes of the cluster.
+    #[must_use]
+    pub(super) fn refusal(&self, cluster: &str) -> Option<String> {
+        let errors = self.refused.get(cluster)?;
+        let more = errors.len().saturating_sub(1);
+        let first = errors.first()?;
+        Some(match more {
+            0 => first.to_string(),
+            more => format!("{first}, and {more} more prefixes are refused"),
+        })
+    }
+}

@@ -26,7 +26,7 @@ pub enum RangeError {
         cluster: String,
     },
     /// In a range of another cluster.
-    #[error("{ip} is in {range}, which cluster {owner:?} announces")]
+    #[error("{ip} is in {range} of cluster {owner:?}")]
     OtherCluster {
         /// The address.
         ip: IpAddr,
@@ -55,6 +55,7 @@ pub enum RangeError {
 #[derive(Clone, Debug, Default)]
 pub struct EndpointRanges {
     clusters: BTreeMap<String, ClusterRanges>,
+    recorded: Vec<(String, IpNet)>,
     local: Vec<IpNet>,
     additional: Vec<IpNet>,
     accepted: Vec<IpNet>,
@@ -92,6 +93,13 @@ impl EndpointRanges {
     #[must_use]
     pub fn with_local(mut self, local: Vec<IpNet>) -> Self {
         self.local = local;
+        self
+    }
+
+    /// With ranges that belong to a cluster although it may not announce them now.
+    #[must_use]
+    pub fn with_recorded(mut self, recorded: Vec<(String, IpNet)>) -> Self {
+        self.recorded = recorded;
         self
     }
 
@@ -146,7 +154,15 @@ impl EndpointRanges {
                 return Err(RangeError::OtherCluster { ip, range, owner });
             }
         }
-        Ok(())
+        let mut recorded = self.recorded.iter();
+        match recorded.find(|(owner, range)| owner != cluster && range.contains(&ip)) {
+            Some((owner, range)) => Err(RangeError::OtherCluster {
+                ip,
+                range: *range,
+                owner: owner.clone(),
+            }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -248,7 +264,7 @@ mod tests {
             assert_eq!(ranges.check(cluster, "198.51.100.7"), Ok(()), "{cluster}");
             assert_eq!(
                 ranges.check(cluster, "10.2.3.4").unwrap_err().to_string(),
-                "10.2.3.4 is in 10.2.0.0/16, which cluster \"ours\" announces"
+                "10.2.3.4 is in 10.2.0.0/16 of cluster \"ours\""
             );
             assert!(ranges.check(cluster, "192.0.2.1").is_err(), "{cluster}");
         }

@@ -65,6 +65,14 @@ pub const ANNOTATION_MASS_DELETION_UNTIL: &str = "mc-gateway.io/mass-deletion-un
 /// Superset, on a member's `ServiceAccount` in the leader cluster: the ranges that the member may announce, separated
 /// by commas; no other cluster may.
 pub const ANNOTATION_ALLOWED_CIDRS: &str = "mc-gateway.io/allowed-cidrs";
+/// Superset, on a member's `ServiceAccount` in the leader cluster: the most Services that the member exports.
+pub const ANNOTATION_MAX_SERVICES: &str = "mc-gateway.io/max-services";
+/// The same for the addresses of its endpoints.
+pub const ANNOTATION_MAX_ENDPOINTS: &str = "mc-gateway.io/max-endpoints";
+/// The same for its label identities.
+pub const ANNOTATION_MAX_LABEL_IDENTITIES: &str = "mc-gateway.io/max-label-identities";
+/// The same for the prefixes of its network.
+pub const ANNOTATION_MAX_PREFIXES: &str = "mc-gateway.io/max-prefixes";
 /// Superset, on the leader's `ClusterSet`: the IDs of evicted clusters, separated by commas.
 pub const ANNOTATION_EVICTED_CLUSTERS: &str = "mc-gateway.io/evicted-clusters";
 /// On a `ClusterNetworkPolicy`: it is an import.

@@ -16,6 +16,7 @@ use mc_api::{
     resource_export::{ResourceExport, SUCCEEDED, kind as export_kind},
     resource_import::kind,
 };
+use mc_kube::NamespacedName;
 
 use super::{
     eviction::evicted,
@@ -53,16 +54,23 @@ pub(super) fn admitted<'a>(snapshot: &'a LeaderSnapshot, plan: &mut Plan) -> Cow
             format!("{count} ResourceExports are ignored: the cluster has no accepted MemberClusterAnnounce"),
         );
     }
-    let refused: BTreeSet<_> = refused.into_iter().map(|(name, _)| name).collect();
-    let mut admitted = snapshot.clone();
+    let refused = refused.into_iter().map(|(name, _)| name.clone()).collect();
+    Cow::Owned(without(snapshot, &refused))
+}
+
+/// The snapshot without these exports.
+#[must_use]
+pub(super) fn without(snapshot: &LeaderSnapshot, refused: &BTreeSet<NamespacedName>) -> LeaderSnapshot {
     let exports = snapshot.exports.iter();
     let exports = exports.filter(|(name, _)| !refused.contains(name));
-    admitted.exports = Arc::new(
-        exports
-            .map(|(name, export)| (name.clone(), Arc::clone(export)))
-            .collect(),
-    );
-    Cow::Owned(admitted)
+    LeaderSnapshot {
+        exports: Arc::new(
+            exports
+                .map(|(name, export)| (name.clone(), Arc::clone(export)))
+                .collect(),
+        ),
+        ..snapshot.clone()
+    }
 }
 
 /// The clusters whose exports count.

@@ -87,5 +87,6 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes, plan: &m
 pub(super) fn endpoint_ranges(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes) -> EndpointRanges {
     let owned = valid_networks(snapshot).filter_map(|(_, info)| prefixes.restrict(info));
     EndpointRanges::new(&owned.collect::<Vec<_>>())
+        .with_recorded(prefixes.recorded())
         .with_additional(snapshot.config.additional_endpoint_cidrs.clone())
 }

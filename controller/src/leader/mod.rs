@@ -18,6 +18,7 @@ mod payload;
 pub mod policies;
 mod prefix_claims;
 mod prefix_owners;
+mod quotas;
 mod resources;
 pub mod service_account_bindings;
 pub mod services;
@@ -38,6 +39,7 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
         eviction::plan(snapshot, set, &mut plan);
     }
     let admitted = admission::admitted(snapshot, &mut plan);
+    let admitted = quotas::enforce(admitted, &mut plan);
     let prefixes = prefix_owners::plan(&admitted, &mut plan);
     services::plan(&admitted, &prefixes, &mut plan);
     cluster_infos::plan(&admitted, &prefixes, &mut plan);

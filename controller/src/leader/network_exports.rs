@@ -10,9 +10,6 @@ use mc_api::{
 use super::resources::is_active;
 use crate::snapshot::LeaderSnapshot;
 
-/// The most prefixes of a network: a plan compares each with those of all clusters.
-pub(super) const MAX_PREFIXES: usize = 1024;
-
 /// The networks to distribute, with their exports.
 pub(super) fn valid_networks(
     snapshot: &LeaderSnapshot,
@@ -33,14 +30,8 @@ pub(super) fn rejection(export: &ResourceExport) -> Option<String> {
             "ignored: spec.clusterID {cluster:?} does not match the name"
         ));
     }
-    let info = export.spec.cluster_info.as_ref()?;
-    let content = &info.cluster_id;
-    if content != cluster {
-        return Some(format!(
-            "ignored: spec.clusterInfo.clusterID {content:?} is not spec.clusterID, {cluster:?}"
-        ));
-    }
-    let count = info.service_cidrs.len().saturating_add(info.pod_cidrs.len());
-    (count > MAX_PREFIXES)
-        .then(|| format!("ignored: spec.clusterInfo has {count} prefixes, more than {MAX_PREFIXES}"))
+    let content = &export.spec.cluster_info.as_ref()?.cluster_id;
+    (content != cluster).then(|| {
+        format!("ignored: spec.clusterInfo.clusterID {content:?} is not spec.clusterID, {cluster:?}")
+    })
 }

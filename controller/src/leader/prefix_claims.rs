@@ -213,6 +213,12 @@ impl PrefixClaims {
         Ok(())
     }
 
+    /// All claims with their clusters.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, IpNet)> {
+        let clusters = self.clusters.iter();
+        clusters.flat_map(|(cluster, claims)| claims.keys().map(|prefix| (cluster.as_str(), *prefix)))
+    }
+
     /// Whether a claim of the cluster contains the prefix.
     pub(super) fn is_owned(&self, cluster: &str, prefix: IpNet) -> bool {
         let claims = self.clusters.get(cluster);

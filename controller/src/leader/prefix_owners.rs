@@ -29,6 +29,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct OwnedPrefixes {
     owned: PrefixClaims,
+    /// With those of members that announce nothing now.
+    recorded: Vec<(String, IpNet)>,
     refused: BTreeMap<String, Vec<PrefixError>>,
 }
 
@@ -47,7 +49,7 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> OwnedPrefixes 
             );
             return OwnedPrefixes {
                 owned: distributed(snapshot),
-                refused: BTreeMap::new(),
+                ..OwnedPrefixes::default()
             };
         }
     };
@@ -76,6 +78,10 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> OwnedPrefixes 
     }
     OwnedPrefixes {
         owned: claims.intersection(&stored),
+        recorded: claims
+            .iter()
+            .map(|(cluster, prefix)| (cluster.to_owned(), prefix))
+            .collect(),
         refused,
     }
 }
@@ -204,6 +210,12 @@ impl OwnedPrefixes {
         let pods = info.pod_cidrs.iter().flat_map(|cidr| parts(cidr));
         owned.pod_cidrs = pods.filter(|cidr| known.insert(cidr.clone())).collect();
         (prefixes(info).is_empty() || !prefixes(&owned).is_empty()).then_some(owned)
+    }
+
+    /// All prefixes with their clusters.
+    #[must_use]
+    pub(super) fn recorded(&self) -> Vec<(String, IpNet)> {
+        self.recorded.clone()
     }
 
     /// The reason for which other clusters do not use all prefixes of the cluster.

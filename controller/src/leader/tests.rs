@@ -8,6 +8,7 @@ mod legacy_api;
 mod observability;
 mod policies;
 mod prefix_owners;
+mod quotas;
 mod services;
 mod stale;
 mod unreadable;

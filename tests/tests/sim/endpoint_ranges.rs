@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
+use mc_api::names;
 use serde_json::Value;
 
 use crate::{
     invariants::{antrea, core, list, text},
-    simulation::{Cluster, Simulation},
+    simulation::{Cluster, LEADER_NAMESPACE, Simulation},
     strangers::is_strangers,
 };
 
@@ -17,9 +18,11 @@ struct Network {
     services: Vec<IpNet>,
     pods: Vec<IpNet>,
     gateways: Vec<IpAddr>,
+    /// The prefixes in the leader's record.
+    recorded: Vec<IpNet>,
 }
 
-/// The networks that clusters announce to the leader.
+/// The networks of clusters as the leader has them.
 pub(crate) struct Networks(BTreeMap<String, Network>);
 
 impl Simulation {
@@ -61,10 +64,25 @@ impl Networks {
                 services: cidrs([&info["serviceCIDR"]]),
                 pods: cidrs(list(&info["podCIDRs"])),
                 gateways: gateways.filter_map(|ip| ip.parse().ok()).collect(),
+                recorded: vec![],
             };
             (text(&spec["clusterID"]), network)
         });
-        Self(networks.collect())
+        let mut networks: BTreeMap<String, Network> = networks.collect();
+        let key = (LEADER_NAMESPACE.to_owned(), names::PREFIX_OWNERS.to_owned());
+        let record = leader.store.get(&core("configmaps"), &key);
+        for (id, lines) in record
+            .iter()
+            .filter_map(|record| record.value["data"].as_object())
+            .flatten()
+        {
+            let lines = text(lines);
+            let prefixes = lines
+                .lines()
+                .filter_map(|line| line.split(' ').next()?.parse().ok());
+            networks.entry(id.clone()).or_default().recorded = prefixes.collect();
+        }
+        Self(networks)
     }
 
     /// The addresses that the leader distributes for a cluster.
@@ -74,6 +92,11 @@ impl Networks {
     }
 
     fn may_export(&self, cluster: &str, ip: IpAddr) -> bool {
+        let others = || self.0.iter().filter(|(id, _)| *id != cluster);
+        // A cluster that changes its ID gets its ranges when its former membership has ended.
+        if others().any(|(_, other)| contain(&other.recorded, ip)) {
+            return false;
+        }
         if let Some(own) = self.0.get(cluster) {
             if contain(&own.services, ip) || contain(&own.pods, ip) {
                 return true;
@@ -83,7 +106,7 @@ impl Networks {
                 return false;
             }
         }
-        self.0.iter().filter(|(id, _)| *id != cluster).all(|(_, other)| {
+        others().all(|(_, other)| {
             !contain(&other.services, ip) && !contain(&other.pods, ip) && !other.gateways.contains(&ip)
         })
     }

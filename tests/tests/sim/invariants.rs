@@ -315,11 +315,9 @@ impl Invariants {
             match (server, change.resource.1.as_str()) {
                 (0, "resourceexports") if spec["kind"] == "ClusterInfo" => {
                     facts.push(Fact::ClusterInfoExported(text(&spec["clusterID"])));
-                    // The ranges decide which endpoints the leader distributes.
-                    let endpoints = self.facts.keys();
-                    let endpoints = endpoints.filter(|fact| matches!(fact, Fact::EndpointsExported(_)));
-                    facts.extend(endpoints.cloned());
+                    facts.extend(self.endpoints_exported());
                 }
+                (0, "configmaps") => facts.extend(self.endpoints_exported()),
                 (0, "resourceexports") if spec["kind"] == "LabelIdentity" => {
                     let label = exported_label(spec);
                     facts.push(Fact::LabelExported(label.clone()));
@@ -366,6 +364,13 @@ impl Invariants {
             self.update_fact(clusters, fact, at);
         }
         self.record_history(server, change);
+    }
+
+    /// The facts that depend on the ranges of clusters.
+    fn endpoints_exported(&self) -> Vec<Fact> {
+        let facts = self.facts.keys();
+        let facts = facts.filter(|fact| matches!(fact, Fact::EndpointsExported(_)));
+        facts.cloned().collect()
     }
 
     fn record_history(&mut self, server: usize, change: &Change) {

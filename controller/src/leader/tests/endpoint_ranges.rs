@@ -102,8 +102,28 @@ fn a_cluster_without_pod_cidrs_exports_no_address_of_another_one() {
     settle(&mut snapshot);
     assert_eq!(distributed(&snapshot)["east"], ["198.51.100.7"]);
     let why = failure(&snapshot, "east").unwrap();
-    let expected = "addresses[0].ip: 10.2.0.8 is in 10.2.0.0/16, which cluster \"west\" announces";
+    let expected = "addresses[0].ip: 10.2.0.8 is in 10.2.0.0/16 of cluster \"west\"";
     assert!(why.contains(expected), "{why}");
+}
+
+/// The ranges of a member without gateways are in the record alone.
+#[test]
+fn recorded_ranges_are_those_of_their_cluster_without_an_announcement() {
+    let mut snapshot = two_networks(&["10.1.0.7"]);
+    settle(&mut snapshot);
+    delete(
+        &mut snapshot.exports,
+        &NamespacedName::new(NS, names::cluster_info("west")),
+    );
+    export_endpoints(&mut snapshot, "east", &["10.2.0.8", "198.51.100.7"]);
+    settle(&mut snapshot);
+    assert_eq!(distributed(&snapshot)["east"], ["198.51.100.7"]);
+    assert_eq!(distributed(&snapshot)["west"], ["10.1.0.7"]);
+    let why = failure(&snapshot, "east").unwrap();
+    assert!(
+        why.contains("10.2.0.8 is in 10.2.0.0/16 of cluster \"west\""),
+        "{why}"
+    );
 }
 
 /// The content of a `ClusterInfo` names the cluster whose ranges it has.

@@ -229,6 +229,6 @@ fn a_network_with_too_many_prefixes_is_ignored() {
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "west"), None);
     let issues = make_plan(&mut snapshot).issues;
-    let expected = "spec.clusterInfo has 1025 prefixes, more than 1024";
+    let expected = "the cluster exceeds its quota of 1024 prefixes";
     assert!(issues.iter().any(|i| i.message.contains(expected)), "{issues:?}");
 }

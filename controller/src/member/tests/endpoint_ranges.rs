@@ -49,7 +49,7 @@ fn endpoints_outside_the_ranges_of_their_cluster_are_left_out() {
     );
     assert_issue(
         &plan,
-        "endpoint of cluster \"south\": 10.41.3.3 is in 10.41.0.0/16, which cluster \"west\" announces; left out",
+        "endpoint of cluster \"south\": 10.41.3.3 is in 10.41.0.0/16 of cluster \"west\"; left out",
     );
 }
 

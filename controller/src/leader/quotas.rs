@@ -1,0 +1,226 @@
+//! Quotas of members: the exports that the leader distributes for one of them.
+//!
+//! Without a bound a member with stolen credentials fills the leader's etcd and the API servers of all importers. The
+//! defaults are above the use of large clusters; annotations of the member's ServiceAccount replace them.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::ResourceExt;
+use mc_api::{
+    names,
+    resource_export::{ResourceExport, kind},
+};
+use mc_kube::NamespacedName;
+
+use super::{
+    admission::without,
+    export_status,
+    resources::{is_active, remove_finalizer},
+    service_account_bindings,
+};
+use crate::{plan::Plan, snapshot::LeaderSnapshot};
+
+/// The refused exports of a cluster with a status and an Event; the others are counted in one issue.
+const MAX_REPORTED: usize = 50;
+
+/// A bounded resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Bounded {
+    /// Exported Services.
+    Services,
+    /// The addresses of all exported endpoints.
+    Endpoints,
+    /// Exported label identities.
+    LabelIdentities,
+    /// The prefixes of the network: a plan compares each with those of all clusters.
+    Prefixes,
+}
+
+const ALL: [Bounded; 4] = [
+    Bounded::Services,
+    Bounded::Endpoints,
+    Bounded::LabelIdentities,
+    Bounded::Prefixes,
+];
+
+/// The bounds of one member.
+type Quota = BTreeMap<Bounded, usize>;
+
+/// An export beyond a quota.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cluster exceeds its quota of {max} {} (annotation {} of its ServiceAccount)", bounded.plural(), bounded.annotation())]
+pub(super) struct QuotaError {
+    bounded: Bounded,
+    max: usize,
+}
+
+/// The snapshot without the exports beyond the quotas: of each cluster the oldest ones that fit are kept.
+#[must_use]
+pub(super) fn enforce<'a>(snapshot: Cow<'a, LeaderSnapshot>, plan: &mut Plan) -> Cow<'a, LeaderSnapshot> {
+    let quotas = quotas(&snapshot, plan);
+    let mut refused = BTreeSet::new();
+    for (cluster, bounded) in exceeded(&snapshot, &quotas) {
+        let max = bound(&quotas, cluster, bounded);
+        let names = beyond(&snapshot, cluster, bounded, max);
+        let error = QuotaError { bounded, max };
+        // Exports of label identities have no status.
+        let reported = if bounded == Bounded::LabelIdentities {
+            0
+        } else {
+            MAX_REPORTED
+        };
+        for name in names.iter().take(reported) {
+            if let Some(export) = snapshot.exports.get(*name) {
+                export_status::write(&snapshot, export, Some(&error.to_string()), plan);
+            }
+        }
+        plan.issue(
+            format!("cluster {cluster:?}"),
+            format!("{} ResourceExports are ignored: {error}", names.len()),
+        );
+        refused.extend(names.into_iter().cloned());
+    }
+    for name in &refused {
+        if let Some(export) = snapshot.exports.get(name) {
+            remove_finalizer(export, plan);
+        }
+    }
+    if refused.is_empty() {
+        return snapshot;
+    }
+    Cow::Owned(without(&snapshot, &refused))
+}
+
+/// The bounds that annotations set, by cluster. An invalid one is reported and has no effect.
+fn quotas(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, Quota> {
+    let bindings = service_account_bindings::bindings(snapshot, &mut Plan::default());
+    let mut quotas: BTreeMap<String, Quota> = BTreeMap::new();
+    for account in snapshot.service_accounts.values() {
+        let Some(cluster) = bindings.get(&account.name_any()) else {
+            continue;
+        };
+        for bounded in ALL {
+            if let Some(max) = annotated(account, bounded, plan) {
+                quotas.entry(cluster.clone()).or_default().insert(bounded, max);
+            }
+        }
+    }
+    quotas
+}
+
+fn annotated(account: &ServiceAccount, bounded: Bounded, plan: &mut Plan) -> Option<usize> {
+    let annotation = bounded.annotation();
+    let value = account.annotations().get(annotation)?;
+    let max = value.parse().ok();
+    if max.is_none() {
+        plan.issue(
+            format!("ServiceAccount {}", account.name_any()),
+            format!("annotation {annotation}: {value:?} is not a number; ignored"),
+        );
+    }
+    max
+}
+
+fn bound(quotas: &BTreeMap<String, Quota>, cluster: &str, bounded: Bounded) -> usize {
+    let quota = quotas.get(cluster).and_then(|quota| quota.get(&bounded));
+    quota.copied().unwrap_or_else(|| bounded.default_max())
+}
+
+/// The quotas that clusters exceed.
+fn exceeded<'a>(snapshot: &'a LeaderSnapshot, quotas: &BTreeMap<String, Quota>) -> Vec<(&'a str, Bounded)> {
+    let mut used: BTreeMap<(&str, Bounded), usize> = BTreeMap::new();
+    for export in snapshot.exports.values().filter(|export| is_active(export)) {
+        if let Some((bounded, amount)) = amount(export) {
+            let total = used.entry((&export.spec.cluster_id, bounded)).or_default();
+            *total = total.saturating_add(amount);
+        }
+    }
+    let exceeded = used
+        .into_iter()
+        .filter(|((cluster, bounded), used)| *used > bound(quotas, cluster, *bounded));
+    exceeded.map(|(key, _)| key).collect()
+}
+
+/// The exports of a cluster that do not fit; the oldest ones fit first.
+fn beyond<'a>(
+    snapshot: &'a LeaderSnapshot,
+    cluster: &str,
+    bounded: Bounded,
+    max: usize,
+) -> Vec<&'a NamespacedName> {
+    let exports = snapshot.exports.iter();
+    let exports = exports.filter(|(_, export)| is_active(export) && export.spec.cluster_id == cluster);
+    let mut exports: Vec<_> = exports
+        .filter_map(|(name, export)| {
+            let (of, amount) = amount(export)?;
+            (of == bounded).then(|| (export.creation_timestamp(), name, amount))
+        })
+        .collect();
+    exports.sort_unstable();
+    let mut used = 0_usize;
+    exports.retain(|(_, _, amount)| {
+        let total = used.saturating_add(*amount);
+        let is_beyond = total > max;
+        if !is_beyond {
+            used = total;
+        }
+        is_beyond
+    });
+    exports.into_iter().map(|(_, name, _)| name).collect()
+}
+
+/// The part of a quota that an export takes.
+fn amount(export: &ResourceExport) -> Option<(Bounded, usize)> {
+    let spec = &export.spec;
+    Some(match spec.kind.as_str() {
+        kind::SERVICE => (Bounded::Services, 1),
+        kind::ENDPOINTS => {
+            let subsets = spec.endpoints.iter().flat_map(|endpoints| &endpoints.subsets);
+            let addresses = subsets.map(|subset| subset.addresses.as_ref().map_or(0, Vec::len));
+            (Bounded::Endpoints, addresses.sum())
+        }
+        kind::LABEL_IDENTITY => (Bounded::LabelIdentities, 1),
+        kind::CLUSTER_INFO => {
+            let info = spec.cluster_info.as_deref()?;
+            let count = info.service_cidrs().len().saturating_add(info.pod_cidrs.len());
+            (Bounded::Prefixes, count)
+        }
+        _ => return None,
+    })
+}
+
+// === impl Bounded ===
+
+impl Bounded {
+    /// The bound of a member without annotation.
+    fn default_max(self) -> usize {
+        match self {
+            Self::Services => 5_000,
+            Self::Endpoints | Self::LabelIdentities => 100_000,
+            Self::Prefixes => 1_024,
+        }
+    }
+
+    /// The annotation of a ServiceAccount that replaces it.
+    fn annotation(self) -> &'static str {
+        match self {
+            Self::Services => names::ANNOTATION_MAX_SERVICES,
+            Self::Endpoints => names::ANNOTATION_MAX_ENDPOINTS,
+            Self::LabelIdentities => names::ANNOTATION_MAX_LABEL_IDENTITIES,
+            Self::Prefixes => names::ANNOTATION_MAX_PREFIXES,
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Services => "Services",
+            Self::Endpoints => "endpoints",
+            Self::LabelIdentities => "label identities",
+            Self::Prefixes => "prefixes",
+        }
+    }
+}

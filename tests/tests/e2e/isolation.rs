@@ -678,7 +678,7 @@ impl Objects {
     fn create() -> Self {
         let ns = Namespace::create(NS);
         let spec = json!({ "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }] });
-        for (cluster, address) in [(EAST, "10.11.2.200"), (WEST, "10.12.2.200")] {
+        for (cluster, address) in [(EAST, "10.12.2.200"), (WEST, "10.13.2.200")] {
             mcs::serve(&ns, cluster, &spec, address);
             mcs::export(&ns, cluster, &json!({}));
         }

@@ -140,7 +140,7 @@ fn an_import_mirrors_its_export() {
         "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 10 } },
         "internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose",
     });
-    serve(&ns, WEST, &spec, "10.12.2.200");
+    serve(&ns, WEST, &spec, "10.13.2.200");
     // Only the export's exportedLabels and exportedAnnotations reach the import, not these.
     for verb in ["label", "annotate"] {
         WEST.kubectl(&[verb, "service", "web", "-n", ns.0, "private=service"]);
@@ -211,7 +211,7 @@ fn an_import_mirrors_its_export() {
 #[test]
 fn an_import_exists_while_one_cluster_exports() {
     let ns = Namespace::create("e2e-mcs-last");
-    for (cluster, address) in [(EAST, "10.11.2.200"), (WEST, "10.12.2.200")] {
+    for (cluster, address) in [(EAST, "10.12.2.200"), (WEST, "10.13.2.200")] {
         serve(
             &ns,
             cluster,
@@ -244,7 +244,7 @@ fn different_ports_are_merged_and_both_exporters_report_a_conflict() {
         &ns,
         WEST,
         &spec(json!([tcp("a", 42), tcp("b", 43)])),
-        "10.12.2.200",
+        "10.13.2.200",
     );
     export(&ns, WEST, &json!({}));
     wait_import(&ns, EAST, |i| ports(i) == port_list(&[("a", 42), ("b", 43)]));
@@ -253,7 +253,7 @@ fn different_ports_are_merged_and_both_exporters_report_a_conflict() {
         &ns,
         EAST,
         &spec(json!([tcp("b", 4343), tcp("c", 44)])),
-        "10.11.2.200",
+        "10.12.2.200",
     );
     export(&ns, EAST, &json!({}));
     for cluster in [EAST, WEST] {
@@ -303,7 +303,7 @@ fn different_ports_are_merged_and_both_exporters_report_a_conflict() {
 fn a_headless_import_has_hostnames_and_no_address() {
     let ns = Namespace::create("e2e-mcs-headless");
     let headless = json!({ "clusterIP": "None", "ports": ports_of_all_protocols() });
-    serve(&ns, WEST, &headless, "10.12.2.200");
+    serve(&ns, WEST, &headless, "10.13.2.200");
     export(&ns, WEST, &json!({}));
     for cluster in [EAST, WEST] {
         let import = wait_import(&ns, cluster, |i| i["spec"]["type"] == "Headless");
@@ -327,7 +327,7 @@ fn a_headless_import_has_hostnames_and_no_address() {
         for slice in &slices {
             assert_eq!(
                 slice["endpoints"][0]["addresses"],
-                json!(["10.12.2.200"]),
+                json!(["10.13.2.200"]),
                 "{slice}"
             );
         }
@@ -337,7 +337,7 @@ fn a_headless_import_has_hostnames_and_no_address() {
         &ns,
         EAST,
         &json!({ "ports": ports_of_all_protocols() }),
-        "10.11.2.200",
+        "10.12.2.200",
     );
     export(&ns, EAST, &json!({}));
     for cluster in [EAST, WEST] {

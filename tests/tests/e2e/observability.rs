@@ -180,7 +180,7 @@ fn a_missing_service_is_reported_on_the_service_export() {
         &ns,
         EAST,
         &json!({ "ports": [{ "name": "a", "port": 42, "protocol": "TCP" }] }),
-        "10.11.2.200",
+        "10.12.2.200",
     );
     wait_metric(
         (EAST, "kube-system"),
@@ -200,10 +200,10 @@ fn a_missing_service_is_reported_on_the_service_export() {
 fn a_conflict_is_reported_in_both_clusters_and_by_the_leader() {
     let ns = Namespace::create("e2e-seeing-conflict");
     let spec = |port: u16| json!({ "ports": [{ "name": "a", "port": port, "protocol": "TCP" }] });
-    serve(&ns, WEST, &spec(42), "10.12.2.200");
+    serve(&ns, WEST, &spec(42), "10.13.2.200");
     export(&ns, WEST, &json!({}));
     wait_warning_free(&ns);
-    serve(&ns, EAST, &spec(43), "10.11.2.200");
+    serve(&ns, EAST, &spec(43), "10.12.2.200");
     export(&ns, EAST, &json!({}));
     for cluster in [EAST, WEST] {
         let message = wait_warning(cluster, ns.0, "ServiceExport", "web", "PortConflict");
@@ -260,7 +260,7 @@ fn a_service_that_blocks_an_import_gets_an_event() {
         &ns,
         WEST,
         &json!({ "ports": [{ "name": "a", "port": 42, "protocol": "TCP" }] }),
-        "10.12.2.200",
+        "10.13.2.200",
     );
     export(&ns, WEST, &json!({}));
     let message = wait_warning(EAST, ns.0, "Service", "antrea-mc-web", "ServiceImportFailed");

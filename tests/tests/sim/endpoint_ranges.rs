@@ -26,9 +26,10 @@ struct Network {
 pub(crate) struct Networks(BTreeMap<String, Network>);
 
 impl Simulation {
-    /// The address of a host that may be a Pod, a Service or a Node of any cluster, or none of them.
-    pub(crate) fn foreign_address(&mut self) -> String {
-        let cluster = self.rng.range(1, 5);
+    /// The address of a host that may be a Pod, a Service or a Node of another cluster, or none of them.
+    pub(crate) fn foreign_address(&mut self, server: usize) -> String {
+        let others: Vec<_> = (1..5).filter(|other| *other != server).collect();
+        let cluster = *self.rng.pick(&others);
         let host = self.rng.range(1, 9);
         match self.rng.below(4) {
             0 => format!("10.{}.1.{host}", cluster.saturating_add(10)),

@@ -233,7 +233,7 @@ impl Simulation {
             return;
         }
         let base = self.rng.below(200);
-        let foreign = self.rng.permille(150).then(|| self.foreign_address());
+        let foreign = self.rng.permille(150).then(|| self.foreign_address(server));
         let endpoints: Vec<_> = (0..pods)
             .map(|pod| {
                 let own = format!("10.{}.1.{}", 10 + server, 1 + (base + pod) % 250);

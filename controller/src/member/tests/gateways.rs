@@ -344,3 +344,28 @@ fn unusable_prefixes_are_reported() {
         );
     }
 }
+
+#[test]
+fn prefixes_that_the_leader_refuses_are_reported_on_the_cluster_set() {
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));
+    settle(&mut snapshot);
+    assert_eq!(plan(&snapshot).warning_events, []);
+    let name = names::cluster_info("east");
+    let mut refused = export(&snapshot, &name).unwrap().as_ref().clone();
+    let why = "10.11.0.0/16 overlaps 10.0.0.0/8, which cluster \"west\" announced first";
+    refused.status = Some(object(json!({ "conditions": [{
+        "type": "Failure", "status": "False", "reason": "ConvergeFailure", "message": why,
+    }]})));
+    insert(&mut leader(&mut snapshot).exports, refused);
+    let plan = plan(&snapshot);
+    assert_issue(&plan, &format!("ClusterSet set: {why}"));
+    let [event] = &plan.warning_events[..] else {
+        panic!("{:?}", plan.warning_events);
+    };
+    assert_eq!(
+        (event.reason.as_str(), event.message.as_str()),
+        ("ClusterInfoRefused", why)
+    );
+    assert_eq!(plan.writes, []);
+}

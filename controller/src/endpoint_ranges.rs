@@ -3,13 +3,18 @@
 //! An endpoint address elsewhere would send the clients of an imported Service to the host behind it, be it a Pod of a
 //! third cluster or an API server (the pattern of CVE-2021-25740).
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use mc_api::{
     cluster_info::ClusterInfo,
     validation::{self, ValidationError},
 };
+
+use crate::member::ip_families::{IpFamily, families_of};
 
 /// The reason to leave out an endpoint address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,8 +73,8 @@ struct ClusterRanges {
     announced: Vec<IpNet>,
     /// The addresses of its gateways.
     gateways: Vec<IpNet>,
-    has_v4_pods: bool,
-    has_v6_pods: bool,
+    /// The IP families of its Pod CIDRs.
+    pod_families: BTreeSet<IpFamily>,
 }
 
 // === impl EndpointRanges ===
@@ -140,7 +145,7 @@ impl EndpointRanges {
         if exporter.is_some_and(|exporter| containing(&exporter.announced, ip).is_some()) {
             return Ok(());
         }
-        if exporter.is_some_and(|exporter| exporter.announces_pods(ip)) {
+        if exporter.is_some_and(|exporter| exporter.pod_families.contains(&IpFamily::from_addr(ip))) {
             let cluster = cluster.to_owned();
             return Err(RangeError::Outside { ip, cluster });
         }
@@ -175,23 +180,12 @@ impl ClusterRanges {
             .iter()
             .filter_map(|cidr| validation::cidr(cidr).ok());
         let pods: Vec<_> = pods.collect();
-        let services = info.service_cidrs().into_iter();
-        let services = services.filter_map(|(_, cidr)| validation::cidr(cidr).ok());
         let gateways = info.gateway_infos.iter();
         let gateways = gateways.filter_map(|gateway| validation::gateway_ip(&gateway.gateway_ip).ok());
         Self {
-            has_v4_pods: pods.iter().any(|cidr| matches!(cidr, IpNet::V4(_))),
-            has_v6_pods: pods.iter().any(|cidr| matches!(cidr, IpNet::V6(_))),
-            announced: services.chain(pods.iter().copied()).collect(),
+            announced: info.prefixes(),
             gateways: gateways.map(IpNet::from).collect(),
-        }
-    }
-
-    /// Whether the cluster announces Pod CIDRs of the address's IP family.
-    fn announces_pods(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(_) => self.has_v4_pods,
-            IpAddr::V6(_) => self.has_v6_pods,
+            pod_families: families_of(&pods),
         }
     }
 }

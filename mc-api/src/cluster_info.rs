@@ -1,10 +1,11 @@
 //! `ClusterInfo`, the exported network of a cluster, and `ClusterInfoImport`, its copy in another member cluster.
 
+use ipnet::IpNet;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{condition::Condition, gateway::DEFAULT_WEIGHT, wire_guard::WireGuardInfo};
+use crate::{condition::Condition, gateway::DEFAULT_WEIGHT, validation, wire_guard::WireGuardInfo};
 
 /// The network of one cluster.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -83,6 +84,14 @@ impl ClusterInfo {
             .filter(|(_, cidr)| !cidr.is_empty())
             .chain(more.map(|(i, cidr)| (format!("spec.serviceCIDRs[{i}]"), cidr.as_str())))
             .collect()
+    }
+
+    /// The valid Service and Pod CIDRs.
+    #[must_use]
+    pub fn prefixes(&self) -> Vec<IpNet> {
+        let services = self.service_cidrs().into_iter().map(|(_, cidr)| cidr);
+        let all = services.chain(self.pod_cidrs.iter().map(String::as_str));
+        all.filter_map(|cidr| validation::cidr(cidr).ok()).collect()
     }
 }
 

@@ -95,27 +95,17 @@ impl<'a> Members<'a> {
 
     fn admit(&self, snapshot: &'a LeaderSnapshot, export: &ResourceExport) -> bool {
         let cluster = export.spec.cluster_id.as_str();
-        let kind = export.spec.kind.as_str();
-        let is_of_member = [
-            export_kind::SERVICE,
-            export_kind::ENDPOINTS,
-            export_kind::CLUSTER_INFO,
-            export_kind::LABEL_IDENTITY,
-        ]
-        .contains(&kind);
-        if !is_of_member {
+        if self.accepted.contains(cluster) {
             return true;
         }
-        if self.evicted.contains(cluster) {
-            return false;
+        let is_evicted = self.evicted.contains(cluster);
+        match export.spec.kind.as_str() {
+            export_kind::CLUSTER_INFO => !is_evicted && exports_network(snapshot, export),
+            export_kind::LABEL_IDENTITY => !is_evicted && self.exports_label(snapshot, export),
+            export_kind::SERVICE | export_kind::ENDPOINTS => !is_evicted && exports_service(snapshot, export),
+            // An administrator's.
+            _ => true,
         }
-        self.accepted.contains(cluster)
-            || match kind {
-                export_kind::CLUSTER_INFO => get(&snapshot.imports, &snapshot.namespace, &export.name_any())
-                    .is_some_and(|import| import.spec.kind == kind::CLUSTER_INFO),
-                export_kind::LABEL_IDENTITY => self.exports_label(snapshot, export),
-                _ => exports_service(snapshot, export),
-            }
     }
 
     /// Whether the import of the label has the cluster.
@@ -138,6 +128,12 @@ impl<'a> Members<'a> {
                 .is_none_or(|clusters| clusters.contains(cluster))
         })
     }
+}
+
+/// Whether the network has an import.
+fn exports_network(snapshot: &LeaderSnapshot, export: &ResourceExport) -> bool {
+    get(&snapshot.imports, &snapshot.namespace, &export.name_any())
+        .is_some_and(|import| import.spec.kind == kind::CLUSTER_INFO)
 }
 
 /// Whether the import of the Service has the cluster.

@@ -10,12 +10,11 @@ use mc_api::{
 
 use super::{
     export_status,
-    network_exports::{rejection, valid_networks},
+    network_exports::rejection,
     prefix_owners::OwnedPrefixes,
     resources::{import, is_active, remove_finalizer},
 };
 use crate::{
-    endpoint_ranges::EndpointRanges,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -53,22 +52,16 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes, plan: &m
         if refusal.is_some() || has_status {
             export_status::write(snapshot, export, refusal.as_deref(), plan);
         }
-        let info = export
-            .spec
-            .cluster_info
-            .as_deref()
-            .map(|info| prefixes.restrict(info));
-        let info = match info {
-            Some(None) => continue,
-            Some(Some(info)) => Some(Box::new(info)),
-            None => None,
-        };
+        let info = prefixes.network(&export.spec.cluster_id);
+        if export.spec.cluster_info.is_some() && info.is_none() {
+            continue;
+        }
         wanted.insert(name.clone());
         let spec = ResourceImportSpec {
             name: name.clone(),
             namespace: snapshot.namespace.clone(),
             kind: kind::CLUSTER_INFO.to_owned(),
-            cluster_info: info,
+            cluster_info: info.cloned().map(Box::new),
             ..ResourceImportSpec::default()
         };
         if old.is_none_or(|o| o.spec != spec) {
@@ -81,12 +74,4 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes, plan: &m
             plan.delete(ApiServer::Local, import.as_ref());
         }
     }
-}
-
-/// The ranges out of which the members may export endpoints.
-pub(super) fn endpoint_ranges(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes) -> EndpointRanges {
-    let owned = valid_networks(snapshot).filter_map(|(_, info)| prefixes.restrict(info));
-    EndpointRanges::new(&owned.collect::<Vec<_>>())
-        .with_recorded(prefixes.recorded())
-        .with_additional(snapshot.config.additional_endpoint_cidrs.clone())
 }

@@ -66,11 +66,18 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
 /// The clusters with an accepted announce.
 #[must_use]
 pub fn accepted(snapshot: &LeaderSnapshot) -> BTreeSet<&str> {
-    let set = current_cluster_set(snapshot);
-    let announces = snapshot.announces.values().filter(|announce| {
-        announce.metadata.deletion_timestamp.is_none() && rejection(set, announce).is_none()
-    });
+    let announces = accepted_announces(snapshot, current_cluster_set(snapshot));
     announces.map(|announce| announce.cluster_id.as_str()).collect()
+}
+
+fn accepted_announces<'a>(
+    snapshot: &'a LeaderSnapshot,
+    set: Option<&'a ClusterSet>,
+) -> impl Iterator<Item = &'a MemberClusterAnnounce> {
+    let announces = snapshot.announces.values().map(AsRef::as_ref);
+    announces.filter(move |announce: &&MemberClusterAnnounce| {
+        announce.metadata.deletion_timestamp.is_none() && rejection(set, announce).is_none()
+    })
 }
 
 /// The reason to reject an announce, if any.
@@ -175,11 +182,7 @@ fn deregister(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce, plan:
 
 fn status(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> ClusterSetStatus {
     let mut status = set.status.clone().unwrap_or_default();
-    let members: Vec<_> = snapshot
-        .announces
-        .values()
-        .filter(|a| a.metadata.deletion_timestamp.is_none() && rejection(Some(set), a).is_none())
-        .collect();
+    let members: Vec<_> = accepted_announces(snapshot, Some(set)).collect();
     status
         .cluster_statuses
         .retain(|s| members.iter().any(|m| m.cluster_id == s.cluster_id));

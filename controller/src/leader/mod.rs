@@ -33,14 +33,14 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
     if let Some(set) = members::current_cluster_set(snapshot) {
         cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
     }
-    service_account_bindings::plan(snapshot, &mut plan);
+    let bindings = service_account_bindings::plan(snapshot, &mut plan);
     members::plan(snapshot, &mut plan);
     if let Some(set) = members::current_cluster_set(snapshot) {
         eviction::plan(snapshot, set, &mut plan);
     }
     let admitted = admission::admitted(snapshot, &mut plan);
-    let admitted = quotas::enforce(admitted, &mut plan);
-    let prefixes = prefix_owners::plan(&admitted, &mut plan);
+    let admitted = quotas::enforce(admitted, &bindings, &mut plan);
+    let prefixes = prefix_owners::plan(&admitted, &bindings, &mut plan);
     services::plan(&admitted, &prefixes, &mut plan);
     cluster_infos::plan(&admitted, &prefixes, &mut plan);
     label_identities::plan(&admitted, &mut plan);

@@ -10,10 +10,11 @@ use std::{
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use mc_api::validation;
 
 use crate::overlap::overlap;
 
-/// The most claims of a cluster; adjacent ones are one.
+/// The most claims of a cluster.
 pub(super) const MAX_CLAIMS: usize = 512;
 /// The time for which a member keeps a prefix that it no longer announces beside others: a Node may return.
 pub(super) const RELEASE_AFTER: SignedDuration = SignedDuration::from_mins(10);
@@ -293,11 +294,11 @@ impl PrefixClaims {
             }
         }
         let claims = Self { clusters };
-        claims.overlap().map_or(Ok(claims), Err)
+        claims.first_overlap().map_or(Ok(claims), Err)
     }
 
     /// The first overlap of two clusters.
-    fn overlap(&self) -> Option<RecordError> {
+    fn first_overlap(&self) -> Option<RecordError> {
         let clusters = self.clusters.iter();
         let mut all: Vec<(IpNet, &str)> = clusters
             .flat_map(|(cluster, claims)| claims.keys().map(|prefix| (prefix.trunc(), cluster.as_str())))
@@ -323,7 +324,7 @@ impl PrefixClaims {
 
 fn parse_line(line: &str) -> Option<(IpNet, Option<Timestamp>)> {
     let mut words = line.split(' ');
-    let prefix = mc_api::validation::cidr(words.next()?).ok()?;
+    let prefix = validation::cidr(words.next()?).ok()?;
     let since = words.next().map(str::parse).transpose().ok()?;
     words.next().is_none().then_some((prefix, since))
 }

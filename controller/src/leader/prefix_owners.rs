@@ -10,7 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{ResourceExt, core::ObjectMeta};
-use mc_api::{cluster_info::ClusterInfo, names, resource_import::kind, validation};
+use mc_api::{
+    cluster_info::ClusterInfo,
+    config::Config,
+    names,
+    resource_import::{ResourceImport, kind},
+    validation,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -18,9 +24,9 @@ use super::{
     members,
     network_exports::valid_networks,
     prefix_claims::{Announcement, Decision, PrefixClaims, PrefixError, Rules},
-    service_account_bindings,
 };
 use crate::{
+    endpoint_ranges::EndpointRanges,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -28,14 +34,19 @@ use crate::{
 /// The prefixes that each cluster may use in the other ones.
 #[derive(Debug, Default)]
 pub(super) struct OwnedPrefixes {
-    owned: PrefixClaims,
-    /// With those of members that announce nothing now.
-    recorded: Vec<(String, IpNet)>,
+    /// The networks to distribute, by cluster.
+    networks: BTreeMap<String, ClusterInfo>,
+    /// All claims, those of members that announce nothing included.
+    claims: PrefixClaims,
     refused: BTreeMap<String, Vec<PrefixError>>,
 }
 
 /// Decides on the announced prefixes and plans the record of new claims.
-pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> OwnedPrefixes {
+pub(super) fn plan(
+    snapshot: &LeaderSnapshot,
+    bindings: &BTreeMap<String, String>,
+    plan: &mut Plan,
+) -> OwnedPrefixes {
     let record = get(&snapshot.prefix_owners, &snapshot.namespace, names::PREFIX_OWNERS);
     let data = record.and_then(|record| record.data.clone()).unwrap_or_default();
     let stored = match PrefixClaims::parse(&data) {
@@ -48,7 +59,7 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> OwnedPrefixes 
                 format!("{error}; no cluster gets new prefixes until it is corrected or deleted"),
             );
             return OwnedPrefixes {
-                owned: distributed(snapshot),
+                networks: restricted(snapshot, &distributed(snapshot)),
                 ..OwnedPrefixes::default()
             };
         }
@@ -62,7 +73,7 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> OwnedPrefixes 
     let rules = Rules {
         now: snapshot.now,
         members: announces.filter(|id| !evicted.contains(id)).collect(),
-        allowed: allow_lists(snapshot, plan),
+        allowed: allow_lists(snapshot, bindings, plan),
     };
     let Decision {
         claims,
@@ -77,11 +88,8 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> OwnedPrefixes 
         write(snapshot, record.map(AsRef::as_ref), &data, wanted, plan);
     }
     OwnedPrefixes {
-        owned: claims.intersection(&stored),
-        recorded: claims
-            .iter()
-            .map(|(cluster, prefix)| (cluster.to_owned(), prefix))
-            .collect(),
+        networks: restricted(snapshot, &claims.intersection(&stored)),
+        claims,
         refused,
     }
 }
@@ -116,22 +124,17 @@ fn announcements(snapshot: &LeaderSnapshot) -> Vec<Announcement<'_>> {
     let announced = valid_networks(snapshot).map(|(export, info)| Announcement {
         cluster: &export.spec.cluster_id,
         since: export.creation_timestamp().map(|time| time.0),
-        prefixes: prefixes(info),
+        prefixes: info.prefixes(),
     });
     announced.collect()
 }
 
 /// The prefixes of the networks as distributed; those of the oldest import where they overlap.
 fn first_distributed(snapshot: &LeaderSnapshot) -> PrefixClaims {
-    let imports = snapshot.imports.values();
-    let imports = imports.filter(|import| import.spec.kind == kind::CLUSTER_INFO);
-    let announcements = imports.filter_map(|import| {
-        let info = import.spec.cluster_info.as_deref()?;
-        Some(Announcement {
-            cluster: &info.cluster_id,
-            since: import.creation_timestamp().map(|time| time.0),
-            prefixes: prefixes(info),
-        })
+    let announcements = distributed_networks(snapshot).map(|(import, info)| Announcement {
+        cluster: &info.cluster_id,
+        since: import.creation_timestamp().map(|time| time.0),
+        prefixes: info.prefixes(),
     });
     let rules = Rules {
         now: snapshot.now,
@@ -143,25 +146,51 @@ fn first_distributed(snapshot: &LeaderSnapshot) -> PrefixClaims {
         .claims
 }
 
-/// The networks as distributed.
+/// The prefixes of the networks as distributed.
 fn distributed(snapshot: &LeaderSnapshot) -> PrefixClaims {
-    let imports = snapshot.imports.values();
-    let infos = imports
-        .filter(|import| import.spec.kind == kind::CLUSTER_INFO)
-        .filter_map(|import| import.spec.cluster_info.as_deref());
-    PrefixClaims::of_announced(infos.map(|info| (info.cluster_id.as_str(), prefixes(info))))
+    let networks = distributed_networks(snapshot);
+    PrefixClaims::of_announced(networks.map(|(_, info)| (info.cluster_id.as_str(), info.prefixes())))
 }
 
-/// The valid prefixes of a network.
-fn prefixes(info: &ClusterInfo) -> Vec<IpNet> {
-    let services = info.service_cidrs().into_iter().map(|(_, cidr)| cidr);
-    let all = services.chain(info.pod_cidrs.iter().map(String::as_str));
-    all.filter_map(|cidr| validation::cidr(cidr).ok()).collect()
+fn distributed_networks(snapshot: &LeaderSnapshot) -> impl Iterator<Item = (&ResourceImport, &ClusterInfo)> {
+    let imports = snapshot.imports.values().map(AsRef::as_ref);
+    let imports = imports.filter(|import: &&ResourceImport| import.spec.kind == kind::CLUSTER_INFO);
+    imports.filter_map(|import| Some((import, import.spec.cluster_info.as_deref()?)))
+}
+
+/// The networks with the prefixes that their clusters own, without those of clusters that own none.
+fn restricted(snapshot: &LeaderSnapshot, owned: &PrefixClaims) -> BTreeMap<String, ClusterInfo> {
+    let networks = valid_networks(snapshot).filter_map(|(_, info)| restrict(info, owned));
+    networks.map(|info| (info.cluster_id.clone(), info)).collect()
+}
+
+/// The network with the prefixes that its cluster owns; `None` if it owns none of those it announces. A prefix of which
+/// it owns parts is replaced by them. Invalid ones remain: each importer reports them.
+fn restrict(info: &ClusterInfo, owned: &PrefixClaims) -> Option<ClusterInfo> {
+    let cluster = info.cluster_id.as_str();
+    let parts = |cidr: &str| match validation::cidr(cidr) {
+        Ok(prefix) if !owned.is_owned(cluster, prefix) => {
+            let parts = owned.within(cluster, prefix);
+            parts.iter().map(ToString::to_string).collect()
+        }
+        _ => vec![cidr.to_owned()],
+    };
+    let mut network = info.clone();
+    network.service_cidr = parts(&info.service_cidr).into_iter().next().unwrap_or_default();
+    network.service_cidrs = info.service_cidrs.iter().flat_map(|cidr| parts(cidr)).collect();
+    let mut known: BTreeSet<String> = network.service_cidrs.iter().cloned().collect();
+    known.insert(network.service_cidr.clone());
+    let pods = info.pod_cidrs.iter().flat_map(|cidr| parts(cidr));
+    network.pod_cidrs = pods.filter(|cidr| known.insert(cidr.clone())).collect();
+    (info.prefixes().is_empty() || !network.prefixes().is_empty()).then_some(network)
 }
 
 /// The ranges of each cluster whose ServiceAccount has an allow-list. An invalid entry allows nothing.
-fn allow_lists(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, Vec<IpNet>> {
-    let bindings = service_account_bindings::bindings(snapshot, &mut Plan::default());
+fn allow_lists(
+    snapshot: &LeaderSnapshot,
+    bindings: &BTreeMap<String, String>,
+    plan: &mut Plan,
+) -> BTreeMap<String, Vec<IpNet>> {
     let mut lists: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
     for account in snapshot.service_accounts.values() {
         let Some(list) = account.annotations().get(names::ANNOTATION_ALLOWED_CIDRS) else {
@@ -190,32 +219,20 @@ fn allow_lists(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, V
 // === impl OwnedPrefixes ===
 
 impl OwnedPrefixes {
-    /// The network with the prefixes that its cluster owns; `None` if it owns none of those it announces. A prefix of
-    /// which it owns parts is replaced by them. Invalid ones remain: each importer reports them.
+    /// The network to distribute for a cluster; `None` if it owns none of the prefixes that it announces.
     #[must_use]
-    pub(super) fn restrict(&self, info: &ClusterInfo) -> Option<ClusterInfo> {
-        let cluster = info.cluster_id.as_str();
-        let parts = |cidr: &str| match validation::cidr(cidr) {
-            Ok(prefix) if !self.owned.is_owned(cluster, prefix) => {
-                let parts = self.owned.within(cluster, prefix);
-                parts.iter().map(ToString::to_string).collect()
-            }
-            _ => vec![cidr.to_owned()],
-        };
-        let mut owned = info.clone();
-        owned.service_cidr = parts(&info.service_cidr).into_iter().next().unwrap_or_default();
-        owned.service_cidrs = info.service_cidrs.iter().flat_map(|cidr| parts(cidr)).collect();
-        let mut known: BTreeSet<String> = owned.service_cidrs.iter().cloned().collect();
-        known.insert(owned.service_cidr.clone());
-        let pods = info.pod_cidrs.iter().flat_map(|cidr| parts(cidr));
-        owned.pod_cidrs = pods.filter(|cidr| known.insert(cidr.clone())).collect();
-        (prefixes(info).is_empty() || !prefixes(&owned).is_empty()).then_some(owned)
+    pub(super) fn network(&self, cluster: &str) -> Option<&ClusterInfo> {
+        self.networks.get(cluster)
     }
 
-    /// All prefixes with their clusters.
+    /// The ranges out of which the members may export endpoints.
     #[must_use]
-    pub(super) fn recorded(&self) -> Vec<(String, IpNet)> {
-        self.recorded.clone()
+    pub(super) fn endpoint_ranges(&self, config: &Config) -> EndpointRanges {
+        let recorded = self.claims.iter();
+        let recorded = recorded.map(|(cluster, prefix)| (cluster.to_owned(), prefix));
+        EndpointRanges::new(self.networks.values())
+            .with_recorded(recorded.collect())
+            .with_additional(config.additional_endpoint_cidrs.clone())
     }
 
     /// The reason for which other clusters do not use all prefixes of the cluster.

@@ -1,7 +1,7 @@
 //! Quotas of members: the exports that the leader distributes for one of them.
 //!
-//! Without a bound a member with stolen credentials fills the leader's etcd and the API servers of all importers. The
-//! defaults are above the use of large clusters; annotations of the member's ServiceAccount replace them.
+//! Without a bound a member with stolen credentials fills the API servers of all importers. Annotations of the member's
+//! ServiceAccount replace the defaults.
 
 use std::{
     borrow::Cow,
@@ -16,12 +16,7 @@ use mc_api::{
 };
 use mc_kube::NamespacedName;
 
-use super::{
-    admission::without,
-    export_status,
-    resources::{is_active, remove_finalizer},
-    service_account_bindings,
-};
+use super::{admission::without, export_status, resources::is_active};
 use crate::{plan::Plan, snapshot::LeaderSnapshot};
 
 /// The refused exports of a cluster with a status and an Event; the others are counted in one issue.
@@ -60,12 +55,16 @@ pub(super) struct QuotaError {
 
 /// The snapshot without the exports beyond the quotas: of each cluster the oldest ones that fit are kept.
 #[must_use]
-pub(super) fn enforce<'a>(snapshot: Cow<'a, LeaderSnapshot>, plan: &mut Plan) -> Cow<'a, LeaderSnapshot> {
-    let quotas = quotas(&snapshot, plan);
+pub(super) fn enforce<'a>(
+    snapshot: Cow<'a, LeaderSnapshot>,
+    bindings: &BTreeMap<String, String>,
+    plan: &mut Plan,
+) -> Cow<'a, LeaderSnapshot> {
+    let quotas = quotas(&snapshot, bindings, plan);
     let mut refused = BTreeSet::new();
     for (cluster, bounded) in exceeded(&snapshot, &quotas) {
         let max = bound(&quotas, cluster, bounded);
-        let names = beyond(&snapshot, cluster, bounded, max);
+        let exports = beyond(&snapshot, cluster, bounded, max);
         let error = QuotaError { bounded, max };
         // Exports of label identities have no status.
         let reported = if bounded == Bounded::LabelIdentities {
@@ -73,21 +72,14 @@ pub(super) fn enforce<'a>(snapshot: Cow<'a, LeaderSnapshot>, plan: &mut Plan) ->
         } else {
             MAX_REPORTED
         };
-        for name in names.iter().take(reported) {
-            if let Some(export) = snapshot.exports.get(*name) {
-                export_status::write(&snapshot, export, Some(&error.to_string()), plan);
-            }
+        for (_, export) in exports.iter().take(reported) {
+            export_status::write(&snapshot, export, Some(&error.to_string()), plan);
         }
         plan.issue(
             format!("cluster {cluster:?}"),
-            format!("{} ResourceExports are ignored: {error}", names.len()),
+            format!("{} ResourceExports are ignored: {error}", exports.len()),
         );
-        refused.extend(names.into_iter().cloned());
-    }
-    for name in &refused {
-        if let Some(export) = snapshot.exports.get(name) {
-            remove_finalizer(export, plan);
-        }
+        refused.extend(exports.into_iter().map(|(name, _)| name.clone()));
     }
     if refused.is_empty() {
         return snapshot;
@@ -96,8 +88,11 @@ pub(super) fn enforce<'a>(snapshot: Cow<'a, LeaderSnapshot>, plan: &mut Plan) ->
 }
 
 /// The bounds that annotations set, by cluster. An invalid one is reported and has no effect.
-fn quotas(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, Quota> {
-    let bindings = service_account_bindings::bindings(snapshot, &mut Plan::default());
+fn quotas(
+    snapshot: &LeaderSnapshot,
+    bindings: &BTreeMap<String, String>,
+    plan: &mut Plan,
+) -> BTreeMap<String, Quota> {
     let mut quotas: BTreeMap<String, Quota> = BTreeMap::new();
     for account in snapshot.service_accounts.values() {
         let Some(cluster) = bindings.get(&account.name_any()) else {
@@ -145,22 +140,22 @@ fn exceeded<'a>(snapshot: &'a LeaderSnapshot, quotas: &BTreeMap<String, Quota>) 
     exceeded.map(|(key, _)| key).collect()
 }
 
-/// The exports of a cluster that do not fit; the oldest ones fit first.
+/// The active exports of a cluster that do not fit; the oldest ones fit first.
 fn beyond<'a>(
     snapshot: &'a LeaderSnapshot,
     cluster: &str,
     bounded: Bounded,
     max: usize,
-) -> Vec<&'a NamespacedName> {
+) -> Vec<(&'a NamespacedName, &'a ResourceExport)> {
     let exports = snapshot.exports.iter();
     let exports = exports.filter(|(_, export)| is_active(export) && export.spec.cluster_id == cluster);
     let mut exports: Vec<_> = exports
         .filter_map(|(name, export)| {
             let (of, amount) = amount(export)?;
-            (of == bounded).then(|| (export.creation_timestamp(), name, amount))
+            (of == bounded).then(|| (name, export.as_ref(), amount))
         })
         .collect();
-    exports.sort_unstable();
+    exports.sort_by_cached_key(|(name, export, _)| (export.creation_timestamp(), *name));
     let mut used = 0_usize;
     exports.retain(|(_, _, amount)| {
         let total = used.saturating_add(*amount);
@@ -170,7 +165,10 @@ fn beyond<'a>(
         }
         is_beyond
     });
-    exports.into_iter().map(|(_, name, _)| name).collect()
+    exports
+        .into_iter()
+        .map(|(name, export, _)| (name, export))
+        .collect()
 }
 
 /// The part of a quota that an export takes.

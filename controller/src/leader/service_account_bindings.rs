@@ -17,8 +17,7 @@ use crate::{
 
 /// The cluster IDs by names of `ServiceAccount`s. An invalid annotation is bound to the empty ID, which may write
 /// nothing; an account without annotation and entry in `spec.members` is absent.
-#[must_use]
-pub(super) fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, String> {
+fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, String> {
     let mut data = BTreeMap::new();
     let listed = listed_bindings(snapshot, plan);
     for account in snapshot.service_accounts.values() {
@@ -48,15 +47,16 @@ pub(super) fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<S
     data
 }
 
-/// Plans the `ConfigMap` with the bindings.
-pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
-    let data = bindings(snapshot, plan);
+/// Plans the `ConfigMap` with the bindings, and returns them.
+#[must_use]
+pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, String> {
+    let bindings = bindings(snapshot, plan);
     let old = get(
         &snapshot.service_account_bindings,
         &snapshot.namespace,
         names::SERVICE_ACCOUNT_BINDINGS,
     );
-    let data = Some(data).filter(|data| !data.is_empty());
+    let data = Some(bindings.clone()).filter(|data| !data.is_empty());
     let same = old.is_some_and(|old| old.data.clone().filter(|data| !data.is_empty()) == data);
     if !same {
         let map = ConfigMap {
@@ -70,6 +70,7 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
         };
         plan.apply(ApiServer::Local, &map);
     }
+    bindings
 }
 
 /// The bindings of `spec.members[].serviceAccount`, the older form. An account listed for several members is bound to

@@ -16,7 +16,6 @@ use mc_api::{
 use mc_kube::NamespacedName;
 
 use super::{
-    cluster_infos,
     endpoint_budget::{self, Candidate, Fit},
     export_status::{self, SERVICE_EXPORT_FAILED},
     merge::{self, ExporterSpec, MergeResult},
@@ -56,7 +55,7 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes, plan: &m
         }
     }
     let owners = name_owners(snapshot, &groups);
-    let ranges = cluster_infos::endpoint_ranges(snapshot, prefixes);
+    let ranges = prefixes.endpoint_ranges(&snapshot.config);
     for (service, exports) in &groups {
         let imports_current = match owners.get(&names::service_import(&service.namespace, &service.name)) {
             Some(owner) if owner != service => {
@@ -279,21 +278,21 @@ fn in_ranges(
     ranges: &EndpointRanges,
 ) -> (Vec<EndpointSubset>, Option<String>) {
     let mut accepted = subsets.to_vec();
-    let mut errors = vec![];
+    let (mut first, mut count) = (None, 0_usize);
     for (i, subset) in accepted.iter_mut().enumerate() {
-        let mut position = 0_usize..;
-        subset.addresses.get_or_insert_default().retain(|address| {
-            let position = position.next().unwrap_or_default();
-            let checked = ranges.check(cluster, &address.ip);
-            let accepted = checked.is_ok();
-            let field = || format!("spec.endpoints.subsets[{i}].addresses[{position}].ip");
-            errors.extend(checked.err().map(|cause| format!("{}: {cause}", field())));
-            accepted
+        let addresses = subset.addresses.take().into_iter().flatten().enumerate();
+        let addresses = addresses.filter(|(j, address)| match ranges.check(cluster, &address.ip) {
+            Ok(()) => true,
+            Err(cause) => {
+                count = count.saturating_add(1);
+                first
+                    .get_or_insert_with(|| format!("spec.endpoints.subsets[{i}].addresses[{j}].ip: {cause}"));
+                false
+            }
         });
+        subset.addresses = Some(addresses.map(|(_, address)| address).collect());
     }
-    let more = errors.len().saturating_sub(1);
-    let error = errors.into_iter().next();
-    let error = error.map(|error| match more {
+    let error = first.map(|error| match count.saturating_sub(1) {
         0 => format!("{error}; left out"),
         more => format!("{error}; left out, and {more} more addresses"),
     });

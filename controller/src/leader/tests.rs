@@ -130,6 +130,46 @@ fn cluster_info(cluster: &str) -> ResourceExport {
     }))
 }
 
+/// The export of a network with these prefixes.
+fn network_export(cluster: &str, service_cidr: &str, pod_cidrs: &[&str]) -> ResourceExport {
+    let mut export = cluster_info(cluster);
+    let info = export.spec.cluster_info.as_mut().unwrap();
+    service_cidr.clone_into(&mut info.service_cidr);
+    info.pod_cidrs = pod_cidrs.iter().map(|&cidr| cidr.to_owned()).collect();
+    export
+}
+
+/// The message of an export's condition `Failure`.
+fn failure(snapshot: &LeaderSnapshot, export: &str) -> Option<String> {
+    let status = snapshot.exports[&NamespacedName::new(NS, export)].status.clone();
+    let mut conditions = status.unwrap_or_default().conditions.into_iter();
+    conditions.find(|c| c.type_ == "Failure").map(|c| c.message)
+}
+
+/// The issues of the next plan, each with its subject.
+fn issues(snapshot: &mut LeaderSnapshot) -> Vec<String> {
+    let issues = make_plan(snapshot).issues.into_iter();
+    issues
+        .map(|issue| format!("{}: {}", issue.subject, issue.message))
+        .collect()
+}
+
+fn assert_issue(snapshot: &mut LeaderSnapshot, text: &str) {
+    let issues = issues(snapshot);
+    assert!(
+        issues.iter().any(|issue| issue.contains(text)),
+        "{text:?} not in {issues:#?}"
+    );
+}
+
+/// Sets the evicted clusters.
+fn evict(snapshot: &mut LeaderSnapshot, clusters: &str) {
+    let mut set = snapshot.cluster_sets.values().next().unwrap().as_ref().clone();
+    let annotation = names::ANNOTATION_EVICTED_CLUSTERS.to_owned();
+    set.metadata.annotations = Some([(annotation, clusters.to_owned())].into());
+    insert(&mut snapshot.cluster_sets, set);
+}
+
 fn reconcile(snapshot: &mut LeaderSnapshot) -> Vec<Write> {
     let plan = make_plan(snapshot);
     for action in &plan.writes {

@@ -8,13 +8,15 @@ use mc_api::{
     cluster_info::{ClusterInfo, ClusterInfoImport, GatewayInfo},
     gateway::Gateway,
     names,
-    resource_export::{FAILURE, ResourceExport, ResourceExportSpec, kind as export_kind},
+    resource_export::{FAILURE, ResourceExportSpec, kind as export_kind},
     resource_import::kind,
     validation,
 };
 
 use super::{
-    ActiveMembership, is_managed,
+    ActiveMembership,
+    export_status::condition_of,
+    is_managed,
     membership::active_cluster_set,
     pod_cidrs::pod_cidrs,
     resource_exports::{apply_export, existing_export},
@@ -38,7 +40,7 @@ pub fn export(
 ) {
     let name = names::cluster_info(membership.cluster_id);
     let old = existing_export(membership, &name);
-    report_refusal(snapshot, old, plan);
+    report_refusal(snapshot, membership, &name, plan);
     let previous = old.and_then(|o| o.spec.cluster_info.as_ref());
     let gateways = ordered_gateways(gateways, previous.map_or(&[], |f| &f.gateway_infos));
     let Some(primary) = gateways.first() else {
@@ -74,13 +76,14 @@ pub fn export(
 }
 
 /// Reports prefixes that the leader does not distribute, on the `ClusterSet`.
-fn report_refusal(snapshot: &MemberSnapshot, export: Option<&ResourceExport>, plan: &mut Plan) {
-    let conditions = export.and_then(|export| export.status.as_ref());
-    let mut conditions = conditions.into_iter().flat_map(|status| &status.conditions);
-    let Some(failure) = conditions.find(|condition| condition.type_ == FAILURE) else {
-        return;
-    };
-    if let Some(set) = active_cluster_set(snapshot) {
+fn report_refusal(
+    snapshot: &MemberSnapshot,
+    membership: &ActiveMembership<'_>,
+    export: &str,
+    plan: &mut Plan,
+) {
+    let failure = condition_of(membership, export, FAILURE);
+    if let Some((failure, set)) = failure.zip(active_cluster_set(snapshot)) {
         plan.warning_event(ApiServer::Local, set, NETWORK_REFUSED, failure.message.clone());
         plan.issue(format!("ClusterSet {}", set.name_any()), failure.message.clone());
     }

@@ -176,7 +176,12 @@ fn leader_condition<'a>(
     condition_of(membership, &service, type_)
 }
 
-fn condition_of<'a>(membership: &ActiveMembership<'a>, name: &str, type_: &str) -> Option<&'a Condition> {
+/// The leader's condition of that type on an export of this cluster.
+pub(super) fn condition_of<'a>(
+    membership: &ActiveMembership<'a>,
+    name: &str,
+    type_: &str,
+) -> Option<&'a Condition> {
     let status = existing_export(membership, name)?.status.as_ref()?;
     status.conditions.iter().find(|c| c.type_ == type_)
 }

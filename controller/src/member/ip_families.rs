@@ -58,6 +58,7 @@ impl ReachableFamilies {
     }
 }
 
-fn families_of(nets: &[IpNet]) -> BTreeSet<IpFamily> {
+/// The IP families of these networks.
+pub(crate) fn families_of(nets: &[IpNet]) -> BTreeSet<IpFamily> {
     nets.iter().map(|net| IpFamily::from_addr(net.addr())).collect()
 }

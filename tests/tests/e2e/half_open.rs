@@ -86,7 +86,7 @@ fn half_open(ns: &Namespace, late: &str) {
             || {
                 // A controller that cannot renew its Lease in time ends before it notices; its successor has new
                 // connections.
-                if has_ended(connections.pid) {
+                if connections.pid == of_controller.pid && has_ended(connections.pid) {
                     println!("PID {}: ended", connections.pid);
                     return Ok(());
                 }
@@ -146,7 +146,7 @@ fn uid(ns: &Namespace, service: &str) -> Option<String> {
     service["metadata"]["uid"].as_str().map(str::to_owned)
 }
 
-/// Whether a process has ended; one without a parent that waits for it has no Namespace either.
+/// Whether a process has ended. A zombie has no network namespace either.
 fn has_ended(pid: u32) -> bool {
     fs::read_link(format!("/proc/{pid}/ns/net")).is_err()
 }

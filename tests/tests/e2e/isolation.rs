@@ -33,9 +33,9 @@ const REPLACE_ATTEMPTS: usize = 10;
 
 /// ServiceAccount and ID of a member.
 #[derive(Clone, Copy)]
-struct Member {
-    account: &'static str,
-    id: &'static str,
+pub(crate) struct Member {
+    pub(crate) account: &'static str,
+    pub(crate) id: &'static str,
 }
 
 const MEMBERS: [Member; 2] = [
@@ -50,10 +50,10 @@ const MEMBERS: [Member; 2] = [
 ];
 
 /// Resource and name of an object.
-type ObjectName<'a> = (&'a str, &'a str);
+pub(crate) type ObjectName<'a> = (&'a str, &'a str);
 
 /// A request about one object.
-enum MemberRequest<'a> {
+pub(crate) enum MemberRequest<'a> {
     Create(&'a Value),
     Apply(&'a Value),
     /// PUT of the current object after this merge patch.
@@ -71,7 +71,7 @@ enum MemberRequest<'a> {
 
 /// Whether a request is persisted if it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(crate) enum Mode {
     DryRun,
     Persisted,
 }
@@ -97,7 +97,7 @@ fn merge_patch(patch: &Value) -> (&'static str, Value) {
 }
 
 /// Sends a request as the member; returns the object, or the error response.
-fn request_as(member: Member, request: &MemberRequest<'_>, mode: Mode) -> Result<Value, String> {
+pub(crate) fn request_as(member: Member, request: &MemberRequest<'_>, mode: Mode) -> Result<Value, String> {
     let json = |body: Value| Some(("application/json", body));
     let (method, path, body) = match request {
         MemberRequest::Create(object) => (
@@ -267,7 +267,8 @@ fn export(id: &str, kind: &str) -> Value {
     })
 }
 
-fn announce(id: &str) -> Value {
+/// The announce of a member.
+pub(crate) fn announce(id: &str) -> Value {
     json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "MemberClusterAnnounce",
         "metadata": { "name": format!("member-announce-from-{id}"), "namespace": NAMESPACE },

@@ -3,17 +3,20 @@
 
 use std::collections::BTreeSet;
 
-use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    api::{connect_as, send, wait},
     clusters::{EAST, LEADER, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, SHORT_TIMEOUT, WEST},
+    isolation::{Member, MemberRequest, Mode, announce, request_as},
     workload::Namespace,
 };
 
 const ACCOUNT: &str = "member-mallory";
 const ID: &str = "test-cluster-mallory";
+const MALLORY: Member = Member {
+    account: ACCOUNT,
+    id: ID,
+};
 const NS: &str = "e2e-trust";
 const NETWORK: &str = "test-cluster-mallory-clusterinfo";
 /// The attacker's own ranges.
@@ -42,47 +45,16 @@ impl Mallory {
             "subjects": [{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": LEADER_NAMESPACE }],
         });
         LEADER.apply(&format!("{account}\n---\n{binding}\n"));
-        LEADER.wait_for("the account's cluster", SHORT_TIMEOUT, || {
-            let map = LEADER.get(LEADER_NAMESPACE, "configmaps", "antrea-mc-member-identities");
-            let bound = map.map(|map| map["data"][ACCOUNT].clone()).unwrap_or_default();
-            if bound == ID {
-                Ok(())
-            } else {
-                Err(bound.to_string())
-            }
-        });
+        wait_bound(ACCOUNT, ID);
         Self
     }
 
     /// Applies an object as the attacker; a request that is refused fails the test.
-    fn apply(plural: &str, object: &Value) {
-        let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let group = "apis/multicluster.crd.antrea.io/v1alpha1";
-        let path =
-            format!("/{group}/namespaces/{LEADER_NAMESPACE}/{plural}/{name}?fieldManager=mallory&force=true");
-        let body = ("application/apply-patch+yaml", object.clone());
+    fn apply(object: &Value) {
+        let name = &object["metadata"]["name"];
         LEADER.wait_for(&format!("{name} is written"), SHORT_TIMEOUT, || {
-            let (code, reply) = wait(async {
-                let client = connect_as(LEADER, Some((LEADER_NAMESPACE, ACCOUNT))).await;
-                send(&client, Method::PATCH, &path, Some(body.clone())).await
-            });
-            if code < 300 {
-                Ok(())
-            } else {
-                Err(reply.to_string())
-            }
+            request_as(MALLORY, &MemberRequest::Apply(object), Mode::Persisted)
         });
-    }
-
-    fn announce() {
-        Self::apply(
-            "memberclusterannounces",
-            &json!({
-                "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "MemberClusterAnnounce",
-                "metadata": { "name": format!("member-announce-from-{ID}"), "namespace": LEADER_NAMESPACE },
-                "clusterID": ID, "clusterSetID": SET, "leaderClusterID": "test-cluster-north",
-            }),
-        );
     }
 
     fn export(kind: &str, name: &str, of: (&str, &str), payload: &Value) {
@@ -91,20 +63,17 @@ impl Mallory {
         for (key, value) in payload.as_object().expect("an object") {
             spec[key] = value.clone();
         }
-        Self::apply(
-            "resourceexports",
-            &json!({
-                "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport",
-                "metadata": {
-                    "name": name, "namespace": LEADER_NAMESPACE,
-                    "labels": {
-                        "sourceClusterID": ID, "sourceKind": kind, "sourceNamespace": namespace, "sourceName": object,
-                    },
-                    "finalizers": ["resourceexport.antrea.io/finalizer"],
+        Self::apply(&json!({
+            "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport",
+            "metadata": {
+                "name": name, "namespace": LEADER_NAMESPACE,
+                "labels": {
+                    "sourceClusterID": ID, "sourceKind": kind, "sourceNamespace": namespace, "sourceName": object,
                 },
-                "spec": spec,
-            }),
-        );
+                "finalizers": ["resourceexport.antrea.io/finalizer"],
+            },
+            "spec": spec,
+        }));
     }
 
     /// Exports Service `web` with these endpoints.
@@ -249,25 +218,30 @@ fn address_in(cidr: &str) -> String {
     address.split('/').next().unwrap_or_default().to_owned()
 }
 
+/// Waits until the leader has bound an account to a cluster ID.
+fn wait_bound(account: &str, id: &str) {
+    LEADER.wait_for(&format!("{account} is bound"), SHORT_TIMEOUT, || {
+        let map = LEADER.get(LEADER_NAMESPACE, "configmaps", "antrea-mc-member-identities");
+        let bound = map.map(|map| map["data"][account].clone()).unwrap_or_default();
+        if bound == id {
+            Ok(())
+        } else {
+            Err(bound.to_string())
+        }
+    });
+}
+
 /// Waits until the leader has reconciled: the binding of another account is in the ConfigMap of the bindings.
 fn wait_reconciled() {
-    let marker = "e2e-trust-marker";
+    let (marker, id) = ("e2e-trust-marker", "test-cluster-marker");
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {
             "name": marker, "namespace": LEADER_NAMESPACE,
-            "annotations": { "multicluster.antrea.io/cluster-id": "test-cluster-marker" },
+            "annotations": { "multicluster.antrea.io/cluster-id": id },
         },
     });
     LEADER.apply(&format!("{account}\n"));
-    LEADER.wait_for("a reconcile of the leader", SHORT_TIMEOUT, || {
-        let map = LEADER.get(LEADER_NAMESPACE, "configmaps", "antrea-mc-member-identities");
-        let bound = map.map(|map| map["data"][marker].clone()).unwrap_or_default();
-        if bound.is_null() {
-            Err(bound.to_string())
-        } else {
-            Ok(())
-        }
-    });
+    wait_bound(marker, id);
     LEADER.kubectl(&["-n", LEADER_NAMESPACE, "delete", "serviceaccount", marker]);
 }
 
@@ -284,7 +258,7 @@ fn export_as_a_stranger() {
         let found = LEADER.get(LEADER_NAMESPACE, "resourceimports", &import);
         assert_eq!(found, None, "an import of a cluster that is no member");
     }
-    Mallory::announce();
+    Mallory::apply(&announce(ID));
     wait_network(Some(&[PODS]));
     wait_endpoints(&[OWN_ENDPOINT]);
 }
@@ -345,7 +319,7 @@ fn write_as_an_evicted_cluster() {
     for cluster in [EAST, WEST] {
         cluster.wait_gone(NS, "service", "antrea-mc-web", SHORT_TIMEOUT);
     }
-    Mallory::announce();
+    Mallory::apply(&announce(ID));
     Mallory::export_network(&["10.202.1.0/24"]);
     LEADER.wait_gone(LEADER_NAMESPACE, "resourceexports", NETWORK, SHORT_TIMEOUT);
     let announce = format!("member-announce-from-{ID}");

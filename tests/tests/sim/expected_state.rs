@@ -223,7 +223,7 @@ fn has_lost_name(winners: &BTreeMap<Key, String>, key: &Key) -> bool {
 }
 
 /// The sorted addresses of all subsets.
-pub(crate) fn addresses(subsets: &Value) -> Vec<String> {
+fn addresses(subsets: &Value) -> Vec<String> {
     let all = list(subsets).flat_map(|s| list(&s["addresses"]));
     let mut ips: Vec<_> = all.map(|a| text(&a["ip"])).collect();
     ips.sort();

@@ -33,7 +33,6 @@ use serde_json::{Value, json};
 
 use crate::{
     endpoint_ranges::Networks,
-    expected_state::addresses,
     foreign_writes::{check_foreign, check_scope, is_own_id},
     heartbeats::HeartbeatLog,
     network_history::NetworkHistory,
@@ -717,7 +716,7 @@ fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
             let of = |e: &StoredObject| text(&e.value["spec"]["clusterID"]);
             let networks = Networks::of_leader(&clusters[0]);
             let in_ranges = |e: &StoredObject| {
-                let ips = addresses(&e.value["spec"]["endpoints"]["subsets"]);
+                let ips: Vec<_> = subset_addresses(&e.value["spec"]["endpoints"]["subsets"]).collect();
                 !networks.accepted(&of(e), &ips).is_empty()
             };
             all.len() == 1

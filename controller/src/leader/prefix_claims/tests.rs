@@ -246,7 +246,7 @@ proptest! {
                 .collect()
             };
             let decision = claims.decide(announcements(), &rules);
-            prop_assert_eq!(decision.claims.overlap(), None);
+            prop_assert_eq!(decision.claims.first_overlap(), None);
             prop_assert_eq!(PrefixClaims::parse(&decision.claims.format()).unwrap(), decision.claims.clone());
             prop_assert_eq!(&decision.claims.decide(announcements(), &rules).claims, &decision.claims);
             // Each announced prefix is owned as a whole or refused.

@@ -26,13 +26,6 @@ fn one_member() -> LeaderSnapshot {
     snapshot
 }
 
-fn evict(snapshot: &mut LeaderSnapshot, clusters: &str) {
-    let mut set = snapshot.cluster_sets.values().next().unwrap().as_ref().clone();
-    let annotation = names::ANNOTATION_EVICTED_CLUSTERS.to_owned();
-    set.metadata.annotations = Some([(annotation, clusters.to_owned())].into());
-    insert(&mut snapshot.cluster_sets, set);
-}
-
 fn rejection(snapshot: &LeaderSnapshot, cluster: &str) -> Option<String> {
     let name = NamespacedName::new(NS, names::member_announce(cluster));
     let reason = names::ANNOTATION_REJECTED_REASON.get(snapshot.announces[&name].as_ref());
@@ -52,9 +45,8 @@ fn exports_of_a_cluster_without_an_accepted_announce_are_ignored() {
     );
     settle(&mut snapshot);
     assert_eq!(snapshot.imports.len(), 4);
-    let issue = "4 ResourceExports are ignored: the cluster has no accepted MemberClusterAnnounce";
-    let issues = make_plan(&mut snapshot).issues;
-    assert!(issues.iter().any(|i| i.message == issue), "{issues:?}");
+    let issue = "cluster \"stranger\": 4 ResourceExports are ignored: the cluster has no accepted MemberClusterAnnounce";
+    assert!(issues(&mut snapshot).iter().any(|found| found == issue));
     insert(&mut snapshot.announces, announce("stranger", "set", "north"));
     settle(&mut snapshot);
     assert_eq!(snapshot.imports.len(), 8);
@@ -110,11 +102,10 @@ fn an_evicted_cluster_loses_its_exports_and_stays_out() {
 fn an_invalid_id_in_the_eviction_is_reported() {
     let mut snapshot = one_member();
     evict(&mut snapshot, "east west");
-    let issues = make_plan(&mut snapshot).issues;
-    let found = issues.iter().any(|issue| {
-        issue.message.contains("mc-gateway.io/evicted-clusters") && issue.message.contains("east west")
-    });
-    assert!(found, "{issues:?}");
+    assert_issue(
+        &mut snapshot,
+        "ClusterSet set: annotation mc-gateway.io/evicted-clusters: \"east west\"",
+    );
     settle(&mut snapshot);
     assert_eq!(rejection(&snapshot, "east"), None);
 }

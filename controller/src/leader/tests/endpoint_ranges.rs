@@ -2,23 +2,14 @@
 
 use super::*;
 
-/// The announced network of a cluster.
-fn network(cluster: &str, service_cidr: &str, pod_cidrs: &[&str]) -> ResourceExport {
-    let mut export = cluster_info(cluster);
-    let info = export.spec.cluster_info.as_mut().unwrap();
-    service_cidr.clone_into(&mut info.service_cidr);
-    info.pod_cidrs = pod_cidrs.iter().map(|&cidr| cidr.to_owned()).collect();
-    export
-}
-
 /// Service `web` of cluster `west`, which announces its Pods, beside `east`, which does not.
 fn two_networks(west: &[&str]) -> LeaderSnapshot {
     let mut snapshot = leader_snapshot();
     insert(
         &mut snapshot.exports,
-        network("west", "10.1.0.0/16", &["10.2.0.0/16"]),
+        network_export("west", "10.1.0.0/16", &["10.2.0.0/16"]),
     );
-    insert(&mut snapshot.exports, network("east", "10.3.0.0/16", &[]));
+    insert(&mut snapshot.exports, network_export("east", "10.3.0.0/16", &[]));
     export_endpoints(&mut snapshot, "west", west);
     snapshot
 }
@@ -52,24 +43,17 @@ fn distributed(snapshot: &LeaderSnapshot) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-fn failure(snapshot: &LeaderSnapshot, cluster: &str) -> Option<String> {
-    let name = NamespacedName::new(NS, names::endpoints_export(cluster, "shop", "web"));
-    let status = snapshot.exports[&name].status.clone().unwrap_or_default();
-    let failed = status.conditions.into_iter().find(|c| c.type_ == "Failure");
-    failed.map(|c| c.message)
-}
-
 #[test]
 fn an_address_outside_the_ranges_is_left_out_alone() {
     let mut snapshot = two_networks(&["10.1.0.7", "10.3.0.9", "10.2.4.4", "192.0.2.10"]);
     settle(&mut snapshot);
     assert_eq!(distributed(&snapshot)["west"], ["10.1.0.7", "10.2.4.4"]);
-    let why = failure(&snapshot, "west").unwrap();
+    let why = failure(&snapshot, "west-shop-web-endpoints").unwrap();
     let expected = "spec.endpoints.subsets[0].addresses[1].ip: 10.3.0.9 is outside the Service and Pod CIDRs that \
                     cluster \"west\" announces; left out, and 1 more addresses";
     assert!(why.contains(expected), "{why}");
     // Once the cluster announces the range the address is distributed; a range of another cluster is none of its own.
-    let wide = network(
+    let wide = network_export(
         "west",
         "10.1.0.0/16",
         &["10.2.0.0/16", "10.3.0.9/32", "192.0.2.0/24"],
@@ -80,7 +64,11 @@ fn an_address_outside_the_ranges_is_left_out_alone() {
         distributed(&snapshot)["west"],
         ["10.1.0.7", "10.2.4.4", "192.0.2.10"]
     );
-    assert!(failure(&snapshot, "west").unwrap().ends_with("left out"));
+    assert!(
+        failure(&snapshot, "west-shop-web-endpoints")
+            .unwrap()
+            .ends_with("left out")
+    );
 }
 
 #[test]
@@ -88,7 +76,7 @@ fn a_cluster_with_foreign_endpoints_alone_has_none() {
     let mut snapshot = two_networks(&["192.0.2.10"]);
     settle(&mut snapshot);
     assert_eq!(distributed(&snapshot), BTreeMap::new());
-    assert!(failure(&snapshot, "west").is_some());
+    assert!(failure(&snapshot, "west-shop-web-endpoints").is_some());
     // An administrator accepts the addresses of Nodes.
     snapshot.config.additional_endpoint_cidrs = vec!["192.0.2.0/24".parse().unwrap()];
     settle(&mut snapshot);
@@ -101,7 +89,7 @@ fn a_cluster_without_pod_cidrs_exports_no_address_of_another_one() {
     export_endpoints(&mut snapshot, "east", &["10.2.0.8", "10.1.0.7", "198.51.100.7"]);
     settle(&mut snapshot);
     assert_eq!(distributed(&snapshot)["east"], ["198.51.100.7"]);
-    let why = failure(&snapshot, "east").unwrap();
+    let why = failure(&snapshot, "east-shop-web-endpoints").unwrap();
     let expected = "addresses[0].ip: 10.2.0.8 is in 10.2.0.0/16 of cluster \"west\"";
     assert!(why.contains(expected), "{why}");
 }
@@ -119,7 +107,7 @@ fn recorded_ranges_are_those_of_their_cluster_without_an_announcement() {
     settle(&mut snapshot);
     assert_eq!(distributed(&snapshot)["east"], ["198.51.100.7"]);
     assert_eq!(distributed(&snapshot)["west"], ["10.1.0.7"]);
-    let why = failure(&snapshot, "east").unwrap();
+    let why = failure(&snapshot, "east-shop-web-endpoints").unwrap();
     assert!(
         why.contains("10.2.0.8 is in 10.2.0.0/16 of cluster \"west\""),
         "{why}"
@@ -130,14 +118,12 @@ fn recorded_ranges_are_those_of_their_cluster_without_an_announcement() {
 #[test]
 fn a_network_with_the_id_of_another_cluster_is_ignored() {
     let mut snapshot = two_networks(&["10.1.0.7"]);
-    let mut forged = network("east", "10.3.0.0/16", &["10.0.0.0/8"]);
+    let mut forged = network_export("east", "10.3.0.0/16", &["10.0.0.0/8"]);
     forged.spec.cluster_info.as_mut().unwrap().cluster_id = "west".to_owned();
     insert(&mut snapshot.exports, forged);
-    let issues = make_plan(&mut snapshot).issues;
-    let expected = "spec.clusterInfo.clusterID \"west\" is not spec.clusterID, \"east\"";
-    assert!(
-        issues.iter().any(|issue| issue.message.contains(expected)),
-        "{issues:?}"
+    assert_issue(
+        &mut snapshot,
+        "spec.clusterInfo.clusterID \"west\" is not spec.clusterID, \"east\"",
     );
     settle(&mut snapshot);
     assert!(

@@ -80,15 +80,6 @@ pub(super) fn advance(snapshot: &mut LeaderSnapshot, seconds: i64) {
     }
 }
 
-pub(super) fn assert_issue(snapshot: &mut LeaderSnapshot, text: &str) {
-    let plan = make_plan(snapshot);
-    let found = plan
-        .issues
-        .iter()
-        .any(|n| format!("{}: {}", n.subject, n.message).contains(text));
-    assert!(found, "{text:?} not in {:#?}", plan.issues);
-}
-
 #[test]
 fn equal_labels_of_two_clusters_have_one_id() {
     let mut snapshot = stretched();

@@ -3,15 +3,14 @@
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use mc_api::cluster_info::ClusterInfo;
 
-use super::*;
+use super::{label_identities::advance, *};
 use crate::plan::{Kind, WriteOp};
 
 fn announce_network(snapshot: &mut LeaderSnapshot, cluster: &str, service_cidr: &str, pod_cidrs: &[&str]) {
-    let mut export = cluster_info(cluster);
-    let info = export.spec.cluster_info.as_mut().unwrap();
-    service_cidr.clone_into(&mut info.service_cidr);
-    info.pod_cidrs = pod_cidrs.iter().map(|&cidr| cidr.to_owned()).collect();
-    insert(&mut snapshot.exports, export);
+    insert(
+        &mut snapshot.exports,
+        network_export(cluster, service_cidr, pod_cidrs),
+    );
 }
 
 /// West's network, which the leader has distributed.
@@ -26,13 +25,6 @@ fn network(snapshot: &LeaderSnapshot, cluster: &str) -> Option<ClusterInfo> {
     let name = NamespacedName::new(NS, names::cluster_info(cluster));
     let import = snapshot.imports.get(&name)?;
     import.spec.cluster_info.as_deref().cloned()
-}
-
-fn failure(snapshot: &LeaderSnapshot, cluster: &str) -> Option<String> {
-    let name = NamespacedName::new(NS, names::cluster_info(cluster));
-    let status = snapshot.exports[&name].status.clone().unwrap_or_default();
-    let failed = status.conditions.into_iter().find(|c| c.type_ == "Failure");
-    failed.map(|c| c.message)
 }
 
 fn record(snapshot: &LeaderSnapshot) -> BTreeMap<String, String> {
@@ -75,7 +67,7 @@ fn a_prefix_of_another_cluster_is_not_distributed() {
         (east.service_cidr.as_str(), &east.pod_cidrs[..]),
         ("10.97.0.0/16", &["10.5.0.0/16".to_owned()][..])
     );
-    let why = failure(&snapshot, "east").unwrap();
+    let why = failure(&snapshot, "east-clusterinfo").unwrap();
     assert!(
         why.contains("10.1.0.0/24 overlaps 10.1.0.0/16, which cluster \"west\" announced first"),
         "{why}"
@@ -96,7 +88,7 @@ fn a_cluster_with_prefixes_of_others_alone_has_no_network() {
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "east"), None);
     assert!(
-        failure(&snapshot, "east")
+        failure(&snapshot, "east-clusterinfo")
             .unwrap()
             .ends_with("and 1 more prefixes are refused")
     );
@@ -104,7 +96,7 @@ fn a_cluster_with_prefixes_of_others_alone_has_no_network() {
     announce_network(&mut snapshot, "east", "10.97.0.0/16", &[]);
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "east").unwrap().service_cidr, "10.97.0.0/16");
-    assert_eq!(failure(&snapshot, "east"), None);
+    assert_eq!(failure(&snapshot, "east-clusterinfo"), None);
 }
 
 /// The attack of the finding: the victim has no gateway for a while.
@@ -118,7 +110,7 @@ fn the_prefixes_of_a_member_without_gateways_stay_its_own() {
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "west"), None);
     announce_network(&mut snapshot, "east", "10.97.0.0/16", &["10.1.0.0/16"]);
-    snapshot.now = snapshot.now.checked_add(SignedDuration::from_hours(24)).unwrap();
+    advance(&mut snapshot, 24 * 3600);
     settle(&mut snapshot);
     assert_eq!(
         network(&snapshot, "east").unwrap().pod_cidrs,
@@ -128,17 +120,14 @@ fn the_prefixes_of_a_member_without_gateways_stay_its_own() {
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "west").unwrap().pod_cidrs, ["10.1.1.1/16"]);
     // A cluster that is evicted loses them.
-    let mut set = snapshot.cluster_sets.values().next().unwrap().as_ref().clone();
-    let annotation = names::ANNOTATION_EVICTED_CLUSTERS.to_owned();
-    set.metadata.annotations = Some([(annotation, "west".to_owned())].into());
-    insert(&mut snapshot.cluster_sets, set);
+    evict(&mut snapshot, "west");
     settle(&mut snapshot);
     let requeue = make_plan(&mut snapshot).next_requeue;
     assert!(
         requeue.is_some_and(|at| at <= snapshot.now + SignedDuration::from_secs(30)),
         "{requeue:?}"
     );
-    snapshot.now = snapshot.now.checked_add(SignedDuration::from_secs(31)).unwrap();
+    advance(&mut snapshot, 31);
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "east").unwrap().pod_cidrs, ["10.1.0.0/16"]);
 }
@@ -154,17 +143,17 @@ fn an_administrator_assigns_prefixes_by_the_service_account() {
         } },
     }));
     insert(&mut snapshot.service_accounts, account);
-    let issues = make_plan(&mut snapshot).issues;
-    let expected =
-        "annotation mc-gateway.io/allowed-cidrs: \"ten\" is not a CIDR such as 10.10.0.0/16; ignored";
-    assert!(issues.iter().any(|i| i.message.contains(expected)), "{issues:?}");
+    assert_issue(
+        &mut snapshot,
+        "annotation mc-gateway.io/allowed-cidrs: \"ten\" is not a CIDR such as 10.10.0.0/16; ignored",
+    );
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "east").unwrap().pod_cidrs, ["10.1.0.0/16"]);
     assert_eq!(
         network(&snapshot, "west").unwrap().pod_cidrs,
         Vec::<String>::new()
     );
-    let why = failure(&snapshot, "west").unwrap();
+    let why = failure(&snapshot, "west-clusterinfo").unwrap();
     assert!(
         why.contains("10.1.0.0/16 overlaps 10.1.0.0/16, which is reserved to cluster \"east\""),
         "{why}"
@@ -183,10 +172,10 @@ fn an_unusable_record_changes_no_network() {
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "west"), before);
     assert_eq!(network(&snapshot, "east"), None);
-    let issues = make_plan(&mut snapshot).issues;
-    let expected =
-        "data[\"west\"], line 1: \"everything\" is not \"prefix [time]\"; no cluster gets new prefixes";
-    assert!(issues.iter().any(|i| i.message.contains(expected)), "{issues:?}");
+    assert_issue(
+        &mut snapshot,
+        "data[\"west\"], line 1: \"everything\" is not \"prefix [time]\"; no cluster gets new prefixes",
+    );
     // Without a record the distributed networks count.
     delete(&mut snapshot.prefix_owners, &name);
     settle(&mut snapshot);
@@ -228,7 +217,5 @@ fn a_network_with_too_many_prefixes_is_ignored() {
     announce_network(&mut snapshot, "west", "10.96.0.0/16", &many);
     settle(&mut snapshot);
     assert_eq!(network(&snapshot, "west"), None);
-    let issues = make_plan(&mut snapshot).issues;
-    let expected = "the cluster exceeds its quota of 1024 prefixes";
-    assert!(issues.iter().any(|i| i.message.contains(expected)), "{issues:?}");
+    assert_issue(&mut snapshot, "the cluster exceeds its quota of 1024 prefixes");
 }

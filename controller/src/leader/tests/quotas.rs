@@ -16,19 +16,6 @@ fn limit(snapshot: &mut LeaderSnapshot, cluster: &str, annotation: &str, value: 
     insert(&mut snapshot.service_accounts, account);
 }
 
-fn issues(snapshot: &mut LeaderSnapshot) -> Vec<String> {
-    let issues = make_plan(snapshot).issues.into_iter();
-    issues
-        .map(|issue| format!("{}: {}", issue.subject, issue.message))
-        .collect()
-}
-
-fn failure(snapshot: &LeaderSnapshot, export: &str) -> Option<String> {
-    let status = snapshot.exports[&NamespacedName::new(NS, export)].status.clone();
-    let mut conditions = status.unwrap_or_default().conditions.into_iter();
-    conditions.find(|c| c.type_ == "Failure").map(|c| c.message)
-}
-
 /// Services `web-0` to `web-2` of a cluster; the last ones are the older ones.
 fn export_services(snapshot: &mut LeaderSnapshot, cluster: &str) {
     for i in 0..3 {

@@ -32,8 +32,8 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
 pub enum Multiplexing {
     /// All requests use one connection, if the API server has HTTP/2.
     Shared,
-    /// No two requests share a connection at a time (HTTP/1.1), and a request that is given up closes its own: a dead
-    /// connection delays one request only.
+    /// No two requests share a connection at a time (HTTP/1.1), at most one idle connection is kept, and a request that
+    /// is given up closes its own: a dead connection delays one request only.
     PerRequest,
 }
 
@@ -76,8 +76,15 @@ fn connect_with(config: Config, multiplexing: Multiplexing, keep_alive: KeepAliv
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
+    let max_idle = match multiplexing {
+        Multiplexing::Shared => usize::MAX,
+        // A request that follows the end of another one can open a second connection, because hyper has not marked the
+        // first one as idle yet. Of two idle connections, each delays a request once both are dead.
+        Multiplexing::PerRequest => 1,
+    };
     let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
+        .pool_max_idle_per_host(max_idle)
         .http2_keep_alive_interval(keep_alive.interval)
         .http2_keep_alive_timeout(keep_alive.timeout)
         .http2_keep_alive_while_idle(true)

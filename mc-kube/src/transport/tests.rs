@@ -1,4 +1,4 @@
-//! A connection through a proxy that stops to forward, to a server with TLS and HTTP/2.
+//! A connection through a proxy that stops to forward, to a server with TLS.
 
 use std::{
     convert::Infallible,
@@ -8,8 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::{Request, Response, Version};
-use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use http::{Request, Response};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
@@ -42,10 +46,9 @@ fn serve(listener: TcpListener) -> String {
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key)
             .unwrap();
-    tls.alpn_protocols = vec![b"h2".to_vec()];
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let answer = async |request: Request<Incoming>| {
-        assert_eq!(request.version(), Version::HTTP_2);
         if request.uri().path() != "/version" {
             return pending().await;
         }
@@ -60,11 +63,16 @@ fn serve(listener: TcpListener) -> String {
             let (stream, _) = listener.accept().await.unwrap();
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                let stream = TokioIo::new(acceptor.accept(stream).await.unwrap());
-                let service = service_fn(answer);
-                let _ended = http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(stream, service)
-                    .await;
+                let stream = acceptor.accept(stream).await.unwrap();
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let (stream, service) = (TokioIo::new(stream), service_fn(answer));
+                let _ended = if is_http2 {
+                    http2::Builder::new(TokioExecutor::new())
+                        .serve_connection(stream, service)
+                        .await
+                } else {
+                    http1::Builder::new().serve_connection(stream, service).await
+                };
             });
         }
     });
@@ -112,7 +120,7 @@ async fn copy(from: &mut tokio::net::tcp::OwnedReadHalf, to: &mut tokio::net::tc
 }
 
 /// A client through a proxy, and the sender that silences the proxy.
-async fn client() -> (Client, watch::Sender<()>) {
+async fn client(multiplexing: Multiplexing) -> (Client, watch::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     let certificate = serve(listener);
@@ -131,10 +139,7 @@ async fn client() -> (Client, watch::Sender<()>) {
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();
-    (
-        connect_with(config, Multiplexing::Shared, SHORT).unwrap(),
-        silence,
-    )
+    (connect_with(config, multiplexing, SHORT).unwrap(), silence)
 }
 
 fn unanswered() -> Request<Vec<u8>> {
@@ -145,7 +150,7 @@ fn unanswered() -> Request<Vec<u8>> {
 
 #[tokio::test]
 async fn a_silent_connection_behind_a_proxy_is_closed_and_replaced() {
-    let (client, silence) = client().await;
+    let (client, silence) = client(Multiplexing::Shared).await;
     client.apiserver_version().await.unwrap();
     let waiting = client.clone();
     let request = tokio::spawn(async move {
@@ -175,7 +180,23 @@ async fn a_silent_connection_behind_a_proxy_is_closed_and_replaced() {
 
 #[tokio::test]
 async fn a_quiet_connection_stays_open() {
-    let (client, _silence) = client().await;
+    let (client, _silence) = client(Multiplexing::Shared).await;
     let quiet = timeout(Duration::from_secs(2), client.request_text(unanswered())).await;
     assert!(quiet.is_err(), "{quiet:?}");
+}
+
+#[tokio::test]
+async fn of_two_connections_that_go_silent_one_delays_a_request() {
+    let (client, silence) = client(Multiplexing::PerRequest).await;
+    let (one, other) = tokio::join!(client.apiserver_version(), client.apiserver_version());
+    one.unwrap();
+    other.unwrap();
+    silence.send(()).unwrap();
+    let short = Duration::from_secs(1);
+    let mut given_up = 0;
+    while timeout(short, client.apiserver_version()).await.is_err() {
+        given_up += 1;
+        assert!(given_up < 10, "no answer");
+    }
+    assert_eq!(given_up, 1);
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     process::Command,
     time::{Duration, Instant},
 };
@@ -84,12 +83,6 @@ fn half_open(ns: &Namespace, late: &str) {
             "new connections",
             NOTICE_TIMEOUT.saturating_sub(start.elapsed()),
             || {
-                // A controller that cannot renew its Lease in time ends before it notices; its successor has new
-                // connections.
-                if connections.pid == of_controller.pid && has_ended(connections.pid) {
-                    println!("PID {}: ended", connections.pid);
-                    return Ok(());
-                }
                 let now = Connections::of(connections.pid).ports;
                 if now.is_empty() || now.intersection(&connections.ports).next().is_some() {
                     Err(format!(
@@ -144,11 +137,6 @@ metadata: {{name: {name}, namespace: {namespace}}}
 fn uid(ns: &Namespace, service: &str) -> Option<String> {
     let service = EAST.get(ns.0, "service", service)?;
     service["metadata"]["uid"].as_str().map(str::to_owned)
-}
-
-/// Whether a process has ended. A zombie has no network namespace either.
-fn has_ended(pid: u32) -> bool {
-    fs::read_link(format!("/proc/{pid}/ns/net")).is_err()
 }
 
 // === impl Connections ===

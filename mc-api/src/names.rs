@@ -23,6 +23,8 @@ pub const LEASE_MEMBER: &str = "mc-controller-member";
 pub const MEMBERSHIP_RECORDS: &str = "mc-gateway-memberships";
 /// Superset, in the leader cluster: the `ConfigMap` that binds `ServiceAccount`s to cluster IDs.
 pub const SERVICE_ACCOUNT_BINDINGS: &str = "antrea-mc-member-identities";
+/// The `ServiceAccount` of the default token in Antrea's manifests, which several clusters may use.
+pub const ANTREA_SHARED_ACCOUNT: &str = "antrea-mc-member-access-sa";
 /// Superset, the leader's `ConfigMap` with the prefixes of each cluster.
 pub const PREFIX_OWNERS: &str = "mc-gateway-prefix-owners";
 
@@ -73,6 +75,11 @@ pub const ANNOTATION_MAX_ENDPOINTS: &str = "mc-gateway.io/max-endpoints";
 pub const ANNOTATION_MAX_LABEL_IDENTITIES: &str = "mc-gateway.io/max-label-identities";
 /// The same for the prefixes of its network.
 pub const ANNOTATION_MAX_PREFIXES: &str = "mc-gateway.io/max-prefixes";
+/// Superset, on a `MemberClusterAnnounce`: the `ServiceAccount` that its member uses in the leader cluster.
+pub const ANNOTATION_SERVICE_ACCOUNT: &str = "mc-gateway.io/service-account";
+/// Superset, in the leader cluster. On the `ConfigMap` [`SERVICE_ACCOUNT_BINDINGS`]: `accountBinding` of the leader's
+/// configuration, for the admission policies. On a `ServiceAccount`: `Shared`, several clusters use it.
+pub const ANNOTATION_ACCOUNT_BINDING: &str = "mc-gateway.io/account-binding";
 /// Superset, on the leader's `ClusterSet`: the IDs of evicted clusters, separated by commas.
 pub const ANNOTATION_EVICTED_CLUSTERS: &str = "mc-gateway.io/evicted-clusters";
 /// On a `ClusterNetworkPolicy`: it is an import.
@@ -130,6 +137,14 @@ pub const MANAGED_BY: &str = "mc-controller.mc-gateway.io";
 pub const LABEL_MCS_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";
 /// On an `EndpointSlice`: the cluster of its endpoints.
 pub const LABEL_MCS_SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
+
+/// Whether one cluster ID is another one with a dash and more behind it: names of `ResourceExport`s begin with the ID of
+/// their cluster, and those of `a` and `a-b` can be equal.
+#[must_use]
+pub fn is_ambiguous(one: &str, other: &str) -> bool {
+    let extends = |id: &str, short: &str| id.strip_prefix(short).is_some_and(|rest| rest.starts_with('-'));
+    !one.is_empty() && !other.is_empty() && (extends(one, other) || extends(other, one))
+}
 
 /// The `MemberClusterAnnounce` of a cluster.
 #[must_use]
@@ -246,5 +261,28 @@ mod tests {
         assert_eq!(imported_service("web"), "antrea-mc-web");
         assert_eq!(exported_service("antrea-mc-web"), Some("web"));
         assert_eq!(exported_service("web"), None);
+    }
+
+    #[test]
+    fn ids_are_ambiguous_by_what_follows_a_dash() {
+        for (one, other) in [("a", "a-b"), ("a-b", "a-b-c"), ("a", "a-")] {
+            assert!(
+                is_ambiguous(one, other) && is_ambiguous(other, one),
+                "{one} {other}"
+            );
+        }
+        for (one, other) in [
+            ("a", "a"),
+            ("a", "ab"),
+            ("a-b", "a-c"),
+            ("b", "a-b"),
+            ("", "-a"),
+            ("", ""),
+        ] {
+            assert!(
+                !is_ambiguous(one, other) && !is_ambiguous(other, one),
+                "{one} {other}"
+            );
+        }
     }
 }

@@ -39,14 +39,20 @@ pub fn current_cluster_set(snapshot: &LeaderSnapshot) -> Option<&ClusterSet> {
 
 /// Admits or rejects announces, deregisters leaving members, maintains the status of the `ClusterSet`. Missing
 /// heartbeats do not end a membership, unless configured ([`stale`]): exports stay until the member leaves or an
-/// administrator deletes its announce.
-pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
+/// administrator deletes its announce. Clusters in `unrecorded` are admitted later.
+pub fn plan(snapshot: &LeaderSnapshot, unrecorded: &BTreeSet<String>, plan: &mut Plan) {
     let set = current_cluster_set(snapshot);
     for announce in snapshot.announces.values() {
         if announce.metadata.deletion_timestamp.is_some() {
             deregister(snapshot, announce, plan);
         } else {
-            admit(snapshot, announce, rejection(set, announce), plan);
+            admit(
+                snapshot,
+                announce,
+                rejection(snapshot, set, announce),
+                unrecorded,
+                plan,
+            );
         }
     }
     let Some(set) = set else { return };
@@ -70,18 +76,49 @@ pub fn accepted(snapshot: &LeaderSnapshot) -> BTreeSet<&str> {
     announces.map(|announce| announce.cluster_id.as_str()).collect()
 }
 
-fn accepted_announces<'a>(
+/// The announces without a reason to reject them. Those that are not [admitted](is_admitted) join.
+pub(super) fn accepted_announces<'a>(
     snapshot: &'a LeaderSnapshot,
     set: Option<&'a ClusterSet>,
 ) -> impl Iterator<Item = &'a MemberClusterAnnounce> {
     let announces = snapshot.announces.values().map(AsRef::as_ref);
     announces.filter(move |announce: &&MemberClusterAnnounce| {
-        announce.metadata.deletion_timestamp.is_none() && rejection(set, announce).is_none()
+        announce.metadata.deletion_timestamp.is_none() && rejection(snapshot, set, announce).is_none()
     })
 }
 
+/// Whether the leader has accepted an announce: its finalizer is set.
+pub(super) fn is_admitted(announce: &MemberClusterAnnounce) -> bool {
+    let finalizer = names::member_announce_finalizer(&announce.cluster_id);
+    announce.finalizers().contains(&finalizer)
+}
+
 /// The reason to reject an announce, if any.
-fn rejection(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option<String> {
+fn rejection(
+    snapshot: &LeaderSnapshot,
+    set: Option<&ClusterSet>,
+    announce: &MemberClusterAnnounce,
+) -> Option<String> {
+    mismatch(set, announce).or_else(|| {
+        // A member stays one beside another, which an earlier version has accepted.
+        let joining = Some(announce).filter(|announce| !is_admitted(announce))?;
+        let id = joining.cluster_id.as_str();
+        let mut others = snapshot.announces.values().map(AsRef::as_ref);
+        let member = others.find(|other: &&MemberClusterAnnounce| {
+            is_admitted(other)
+                && names::is_ambiguous(&other.cluster_id, id)
+                && other.metadata.deletion_timestamp.is_none()
+                && mismatch(set, other).is_none()
+        })?;
+        Some(format!(
+            "clusterID {id:?} and that of member {:?} differ by something behind a dash only",
+            member.cluster_id
+        ))
+    })
+}
+
+/// The difference between an announce and the leader's `ClusterSet`, if any.
+fn mismatch(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option<String> {
     let Some(set) = set else {
         return Some("the leader cluster has no ClusterSet yet".to_owned());
     };
@@ -118,10 +155,10 @@ fn admit(
     snapshot: &LeaderSnapshot,
     announce: &MemberClusterAnnounce,
     rejection: Option<String>,
+    unrecorded: &BTreeSet<String>,
     plan: &mut Plan,
 ) {
-    let finalizer = names::member_announce_finalizer(&announce.cluster_id);
-    let is_admitted = announce.finalizers().contains(&finalizer);
+    let is_admitted = is_admitted(announce);
     // Without the finalizer the exports of a deleted member would remain.
     let stale_marker = match stale::evaluate(snapshot, announce) {
         StaleDecision::Remove if is_admitted => {
@@ -143,7 +180,8 @@ fn admit(
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
-    if rejection.is_none() && !is_admitted {
+    if rejection.is_none() && !is_admitted && !unrecorded.contains(&announce.cluster_id) {
+        let finalizer = names::member_announce_finalizer(&announce.cluster_id);
         let finalizers: Vec<_> = announce.finalizers().iter().cloned().chain([finalizer]).collect();
         metadata.insert("finalizers".to_owned(), json!(finalizers));
     }

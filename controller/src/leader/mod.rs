@@ -7,6 +7,7 @@ pub mod cluster_infos;
 mod endpoint_budget;
 mod eviction;
 mod export_status;
+mod first_use;
 pub mod heartbeat;
 pub mod label_id_store;
 pub mod label_identities;
@@ -34,13 +35,13 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
         cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
     }
     let bindings = service_account_bindings::plan(snapshot, &mut plan);
-    members::plan(snapshot, &mut plan);
+    members::plan(snapshot, &bindings.unrecorded, &mut plan);
     if let Some(set) = members::current_cluster_set(snapshot) {
         eviction::plan(snapshot, set, &mut plan);
     }
     let admitted = admission::admitted(snapshot, &mut plan);
-    let admitted = quotas::enforce(admitted, &bindings, &mut plan);
-    let prefixes = prefix_owners::plan(&admitted, &bindings, &mut plan);
+    let admitted = quotas::enforce(admitted, &bindings.ids, &mut plan);
+    let prefixes = prefix_owners::plan(&admitted, &bindings.ids, &mut plan);
     services::plan(&admitted, &prefixes, &mut plan);
     cluster_infos::plan(&admitted, &prefixes, &mut plan);
     label_identities::plan(&admitted, &mut plan);

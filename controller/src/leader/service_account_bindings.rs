@@ -1,68 +1,65 @@
 //! The binding of ServiceAccounts to cluster IDs, the parameter of the admission policies
 //! (deploy/base/leader/admission.yaml).
-//!
-//! Pure, a function of the ServiceAccounts and the `ClusterSet` alone: no object of a member influences it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{ResourceExt, core::ObjectMeta};
-use mc_api::{names, validation};
+use mc_api::{config::AccountBinding, names, validation};
 
-use super::members;
+use super::{
+    first_use::{self, FirstUse},
+    members,
+};
 use crate::{
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
 
-/// The cluster IDs by names of `ServiceAccount`s. An invalid annotation is bound to the empty ID, which may write
-/// nothing; an account without annotation and entry in `spec.members` is absent.
-fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, String> {
-    let mut data = BTreeMap::new();
-    let listed = listed_bindings(snapshot, plan);
-    for account in snapshot.service_accounts.values() {
-        let annotation = account.annotations().get(names::ANNOTATION_CLUSTER_ID);
-        let listed = listed.get(account.name_any().as_str()).copied();
-        let Some(id) = annotation.map(String::as_str).or(listed) else {
-            continue;
-        };
-        let report = |plan: &mut Plan, problem: String| {
-            plan.issue(
-                format!("ServiceAccount {}", account.name_any()),
-                format!("annotation {}: {problem}", names::ANNOTATION_CLUSTER_ID),
-            );
-        };
-        let checked = validation::dns_label(id, 63);
-        if let Err(cause) = &checked {
-            report(plan, format!("{cause}; it may write nothing"));
-        }
-        if let Some(listed) = listed.filter(|listed| *listed != id) {
-            report(
-                plan,
-                format!("{id:?} differs from {listed:?} of spec.members; the annotation is used"),
-            );
-        }
-        data.insert(account.name_any(), checked.unwrap_or_default().to_owned());
-    }
-    data
+/// The value of [`names::ANNOTATION_ACCOUNT_BINDING`] on an account of several clusters.
+const SHARED: &str = "Shared";
+
+/// The cluster IDs of `ServiceAccount`s.
+#[derive(Debug)]
+pub struct AccountBindings {
+    /// The IDs by names of accounts. An account with the empty ID may write nothing.
+    pub ids: BTreeMap<String, String>,
+    /// The clusters that are accepted once their binding is recorded.
+    pub unrecorded: BTreeSet<String>,
+}
+
+/// The bindings of `spec.members[].serviceAccount`, the older form.
+#[derive(Default)]
+struct Listed<'a> {
+    ids: BTreeMap<&'a str, &'a str>,
+    /// Accounts of several members, which are bound to none of them.
+    shared: BTreeSet<&'a str>,
 }
 
 /// Plans the `ConfigMap` with the bindings, and returns them.
-#[must_use]
-pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, String> {
+pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
     let bindings = bindings(snapshot, plan);
     let old = get(
         &snapshot.service_account_bindings,
         &snapshot.namespace,
         names::SERVICE_ACCOUNT_BINDINGS,
     );
-    let data = Some(bindings.clone()).filter(|data| !data.is_empty());
-    let same = old.is_some_and(|old| old.data.clone().filter(|data| !data.is_empty()) == data);
+    let data = Some(bindings.ids.clone()).filter(|data| !data.is_empty());
+    let mode = snapshot.config.account_binding.as_str();
+    let same = old.is_some_and(|old| {
+        old.data.clone().filter(|data| !data.is_empty()) == data
+            && old
+                .annotations()
+                .get(names::ANNOTATION_ACCOUNT_BINDING)
+                .map(String::as_str)
+                == Some(mode)
+    });
     if !same {
         let map = ConfigMap {
             metadata: ObjectMeta {
                 name: Some(names::SERVICE_ACCOUNT_BINDINGS.to_owned()),
                 namespace: Some(snapshot.namespace.clone()),
+                annotations: Some([(names::ANNOTATION_ACCOUNT_BINDING.to_owned(), mode.to_owned())].into()),
                 ..ObjectMeta::default()
             },
             data,
@@ -73,34 +70,107 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> BTreeMap<String, Stri
     bindings
 }
 
-/// The bindings of `spec.members[].serviceAccount`, the older form. An account listed for several members is bound to
-/// none of them.
-fn listed_bindings<'a>(snapshot: &'a LeaderSnapshot, plan: &mut Plan) -> BTreeMap<&'a str, &'a str> {
-    let mut listed: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut shared = BTreeSet::new();
-    let Some(set) = members::current_cluster_set(snapshot) else {
-        return listed;
+/// The annotation of an account is preferred to `spec.members`, and both to its first use. An account without any of
+/// them is absent.
+fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
+    let listed = Listed::of(snapshot, plan);
+    let mut ids = BTreeMap::new();
+    let mut open = BTreeSet::new();
+    for account in snapshot.service_accounts.values() {
+        let name = account.name_any();
+        let annotation = account.annotations().get(names::ANNOTATION_CLUSTER_ID);
+        let listed_id = listed.ids.get(name.as_str()).copied();
+        let mut report = |problem: String| plan.issue(format!("ServiceAccount {name}"), problem);
+        let Some(id) = annotation.map(String::as_str).or(listed_id) else {
+            let binding = account.annotations().get(names::ANNOTATION_ACCOUNT_BINDING);
+            if let Some(value) = binding.filter(|value| *value != SHARED) {
+                report(format!(
+                    "annotation {}: {value:?} is not {SHARED}; ignored",
+                    names::ANNOTATION_ACCOUNT_BINDING
+                ));
+            }
+            let is_shared = binding.is_some_and(|value| value == SHARED)
+                || listed.shared.contains(name.as_str())
+                || name == names::ANTREA_SHARED_ACCOUNT;
+            if !is_shared {
+                open.insert(name);
+            }
+            continue;
+        };
+        let checked = validation::dns_label(id, 63);
+        if let Err(cause) = &checked {
+            report(format!(
+                "annotation {}: {cause}; it may write nothing",
+                names::ANNOTATION_CLUSTER_ID
+            ));
+        }
+        if let Some(listed) = listed_id.filter(|listed| *listed != id) {
+            report(format!(
+                "annotation {}: {id:?} differs from {listed:?} of spec.members; the annotation is used",
+                names::ANNOTATION_CLUSTER_ID
+            ));
+        }
+        ids.insert(name, checked.unwrap_or_default().to_owned());
+    }
+    withdraw_ambiguous(snapshot, &mut ids, plan);
+    let FirstUse { bindings, unrecorded } = match snapshot.config.account_binding {
+        AccountBinding::OnFirstUse => first_use::bindings(snapshot, &ids, &open, plan),
+        AccountBinding::Required | AccountBinding::Shared => FirstUse::default(),
     };
-    for (i, member) in set.spec.members.iter().enumerate() {
-        if member.service_account.is_empty() {
-            continue;
-        }
-        if let Err(cause) = validation::dns_label(&member.cluster_id, 63) {
-            let subject = format!("ClusterSet {}", set.name_any());
-            plan.issue(subject, format!("spec.members[{i}].clusterID: {cause}; ignored"));
-            continue;
-        }
-        let other = listed.insert(&member.service_account, &member.cluster_id);
-        if other.is_some_and(|other| other != member.cluster_id) {
-            shared.insert(member.service_account.as_str());
+    ids.extend(bindings);
+    AccountBindings { ids, unrecorded }
+}
+
+/// Withdraws the right to write of accounts with an ID that is [ambiguous](names::is_ambiguous) beside that of a member.
+fn withdraw_ambiguous(snapshot: &LeaderSnapshot, ids: &mut BTreeMap<String, String>, plan: &mut Plan) {
+    let members = members::accepted(snapshot);
+    for (account, id) in ids {
+        let other = members.iter().find(|member| names::is_ambiguous(member, id));
+        if let Some(member) = other.filter(|_| !members.contains(id.as_str())) {
+            plan.issue(
+                format!("ServiceAccount {account}"),
+                format!(
+                    "cluster ID {id:?} and that of member {member:?} differ by something behind a dash only; it may \
+                     write nothing"
+                ),
+            );
+            id.clear();
         }
     }
-    for account in shared {
-        listed.remove(account);
-        plan.issue(
-            format!("ClusterSet {}", set.name_any()),
-            format!("spec.members: several have the ServiceAccount {account:?}; it is bound to none of them"),
-        );
+}
+
+// === impl Listed ===
+
+impl<'a> Listed<'a> {
+    /// An account listed for several members is bound to none of them.
+    fn of(snapshot: &'a LeaderSnapshot, plan: &mut Plan) -> Self {
+        let mut listed = Self::default();
+        let Some(set) = members::current_cluster_set(snapshot) else {
+            return listed;
+        };
+        for (i, member) in set.spec.members.iter().enumerate() {
+            if member.service_account.is_empty() {
+                continue;
+            }
+            if let Err(cause) = validation::dns_label(&member.cluster_id, 63) {
+                let subject = format!("ClusterSet {}", set.name_any());
+                plan.issue(subject, format!("spec.members[{i}].clusterID: {cause}; ignored"));
+                continue;
+            }
+            let other = listed.ids.insert(&member.service_account, &member.cluster_id);
+            if other.is_some_and(|other| other != member.cluster_id) {
+                listed.shared.insert(member.service_account.as_str());
+            }
+        }
+        for account in &listed.shared {
+            listed.ids.remove(account);
+            plan.issue(
+                format!("ClusterSet {}", set.name_any()),
+                format!(
+                    "spec.members: several have the ServiceAccount {account:?}; it is bound to none of them"
+                ),
+            );
+        }
+        listed
     }
-    listed
 }

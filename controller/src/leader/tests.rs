@@ -1,5 +1,6 @@
 //! The leader's plan on constructed snapshots.
 
+mod account_bindings;
 mod admission;
 mod endpoint_ranges;
 mod label_clusters;
@@ -587,20 +588,20 @@ fn service_accounts_are_bound_to_clusters() {
     );
     insert(
         &mut snapshot.service_accounts,
-        account("member-east", Some("east-2")),
+        account("member-east", Some("eastern")),
     );
     settle(&mut snapshot);
     assert_eq!(
         identities(&snapshot),
-        json!({ "member-east": "east-2", "member-odd": "" })
+        json!({ "member-east": "eastern", "member-odd": "" })
     );
-    // A foreign change is reverted.
-    let map = json!({ "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS, "namespace": NS }, "data": { "default": "east" } });
+    // A foreign change of what an administrator has bound is reverted, and so is that of an account that does not exist.
+    let map = json!({ "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS, "namespace": NS }, "data": { "none": "east" } });
     insert(&mut snapshot.service_account_bindings, object::<ConfigMap>(map));
     settle(&mut snapshot);
     assert_eq!(
         identities(&snapshot),
-        json!({ "member-east": "east-2", "member-odd": "" })
+        json!({ "member-east": "eastern", "member-odd": "" })
     );
 }
 

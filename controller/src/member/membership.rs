@@ -8,14 +8,19 @@ use mc_api::{
     member_cluster_announce::MemberClusterAnnounce,
     names,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{connection_config::connection_config, membership_record, not_ready_reason::NotReadyReason};
+use super::{
+    connection_config::{connection_config, credentials},
+    leader_account::account_name,
+    membership_record,
+    not_ready_reason::NotReadyReason,
+};
 pub use crate::snapshot::leader_namespace;
 use crate::{
     cluster_id::{self, ClusterIdError},
     plan::{ApiServer, Plan},
-    snapshot::{LeaderConnectionState, MemberSnapshot, RemoteObjects, api_time},
+    snapshot::{LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState, api_time},
 };
 
 /// The interval of heartbeats.
@@ -141,8 +146,11 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
         };
         new.metadata.name = Some(names::member_announce(&set.spec.cluster_id));
         new.metadata.namespace = Some(leader_namespace(set).to_owned());
-        new.annotations_mut()
-            .insert(names::ANNOTATION_TOUCH_TS.to_owned(), now);
+        let annotations = new.annotations_mut();
+        annotations.insert(names::ANNOTATION_TOUCH_TS.to_owned(), now);
+        if let Some(Value::String(account)) = account(snapshot, set) {
+            annotations.insert(names::ANNOTATION_SERVICE_ACCOUNT.to_owned(), account);
+        }
         return plan.create(ApiServer::Leader, &new);
     };
     if old.metadata.deletion_timestamp.is_some() {
@@ -159,14 +167,30 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
     let due = last
         .and_then(|t| t.checked_add(HEARTBEAT_PERIOD).ok())
         .filter(|due| *due > snapshot.now);
-    match due {
+    let stated = json!(old.annotations().get(names::ANNOTATION_SERVICE_ACCOUNT));
+    let changed_account = account(snapshot, set).filter(|account| *account != stated);
+    match due.filter(|_| changed_account.is_none()) {
         Some(due) if due.duration_since(snapshot.now) <= HEARTBEAT_PERIOD => plan.requeue_at(due),
         // No heartbeat, an overdue one, or a time in the future after a clock was set back.
         _ => {
-            let touch = json!({ "metadata": { "annotations": { names::ANNOTATION_TOUCH_TS: now } } });
+            let annotations: serde_json::Map<_, _> = [(names::ANNOTATION_TOUCH_TS, json!(now))]
+                .into_iter()
+                .chain(changed_account.map(|account| (names::ANNOTATION_SERVICE_ACCOUNT, account)))
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect();
+            let touch = json!({ "metadata": { "annotations": annotations } });
             plan.merge(ApiServer::Leader, old, touch);
         }
     }
+}
+
+/// The name of this member's account in the leader cluster, null if its token has none; `None` without a usable Secret.
+fn account(snapshot: &MemberSnapshot, set: &ClusterSet) -> Option<Value> {
+    let SecretState::Present(secret) = &snapshot.secret else {
+        return None;
+    };
+    let (_, token) = credentials(secret).ok()?;
+    Some(json!(account_name(&token, leader_namespace(set))))
 }
 
 /// The reason why this member is not ready, if any.

@@ -24,6 +24,7 @@ pub mod imported_service;
 pub mod imports;
 pub mod ip_families;
 pub mod label_identities;
+mod leader_account;
 pub mod mass_deletion;
 pub mod membership;
 pub mod membership_record;

@@ -15,7 +15,9 @@ use jiff::SignedDuration;
 pub use self::{
     error::ConfigError,
     file::{HealthSection, MetricsSection, MultiClusterConfig},
-    options::{EndpointIpType, GatewayIpPrecedence, GatewayMode, IdentityExport, StaleMemberPolicy},
+    options::{
+        AccountBinding, EndpointIpType, GatewayIpPrecedence, GatewayMode, IdentityExport, StaleMemberPolicy,
+    },
 };
 use crate::{label_identity::LabelKeyFilter, listen_addr};
 
@@ -68,6 +70,8 @@ pub struct Config {
     pub identity_export: IdentityExport,
     /// Quarantine of a released label ID before its reuse; at least [`MIN_QUARANTINE`].
     pub quarantine: SignedDuration,
+    /// Cluster IDs of `ServiceAccount`s without an annotation.
+    pub account_binding: AccountBinding,
     /// Treatment of stale members.
     pub stale_member_policy: StaleMemberPolicy,
     /// Time without a heartbeat before a stale member is removed; at least [`MIN_STALE_TIMEOUT`].
@@ -94,6 +98,7 @@ impl Default for Config {
             excluded_labels: LabelKeyFilter::default(),
             identity_export: IdentityExport::default(),
             quarantine: DEFAULT_QUARANTINE,
+            account_binding: AccountBinding::default(),
             stale_member_policy: StaleMemberPolicy::default(),
             stale_member_timeout: DEFAULT_STALE_TIMEOUT,
         }
@@ -144,6 +149,7 @@ impl TryFrom<MultiClusterConfig> for Config {
                 DEFAULT_QUARANTINE,
                 MIN_QUARANTINE,
             )?,
+            account_binding: field::option(file.account_binding.as_ref())?,
             stale_member_policy: field::option(file.stale_member_policy.as_ref())?,
             stale_member_timeout: field::duration_at_least(
                 "staleMemberTimeout",

@@ -14,6 +14,18 @@ pub enum StaleMemberPolicy {
     Remove,
 }
 
+/// Cluster IDs of `ServiceAccount`s without the annotation `multicluster.antrea.io/cluster-id`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccountBinding {
+    /// That of the first cluster which joins with the account.
+    #[default]
+    OnFirstUse,
+    /// None: such an account may write nothing.
+    Required,
+    /// Any to which no other account is bound.
+    Shared,
+}
+
 /// Pods whose label identities are exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdentityExport {
@@ -72,6 +84,33 @@ impl FromStr for StaleMemberPolicy {
             "" | "Keep" => Ok(Self::Keep),
             "Remove" => Ok(Self::Remove),
             _ => unknown("staleMemberPolicy", value, "Keep, Remove"),
+        }
+    }
+}
+
+// === impl AccountBinding ===
+
+impl AccountBinding {
+    /// The value in the configuration file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnFirstUse => "OnFirstUse",
+            Self::Required => "Required",
+            Self::Shared => "Shared",
+        }
+    }
+}
+
+impl FromStr for AccountBinding {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "OnFirstUse" => Ok(Self::OnFirstUse),
+            "Required" => Ok(Self::Required),
+            "Shared" => Ok(Self::Shared),
+            _ => unknown("accountBinding", value, "OnFirstUse, Required, Shared"),
         }
     }
 }

@@ -29,6 +29,7 @@ fn the_documented_file_is_accepted_and_canonicalized() {
         "labelIdentityExcludedLabels": ["pod-template-hash", "batch.kubernetes.io/*"],
         "labelIdentityExport": "Selected",
         "labelIdentityQuarantine": "5m",
+        "accountBinding": "Required",
         "staleMemberPolicy": "Remove",
         "staleMemberTimeout": "36h",
     }))
@@ -55,6 +56,7 @@ fn the_documented_file_is_accepted_and_canonicalized() {
     );
     assert_eq!(config.identity_export, IdentityExport::Selected);
     assert_eq!(config.quarantine, SignedDuration::from_mins(5));
+    assert_eq!(config.account_binding, AccountBinding::Required);
     assert_eq!(config.stale_member_policy, StaleMemberPolicy::Remove);
     assert_eq!(config.stale_member_timeout, SignedDuration::from_hours(36));
     assert_eq!(parse(json!({})).unwrap(), Config::default());
@@ -156,6 +158,10 @@ fn a_bad_value_is_reported_with_its_field() {
         (
             json!({"metrics": {"bindAddress": "8080"}}),
             "metrics.bindAddress: \"8080\" is not an address and port such as",
+        ),
+        (
+            json!({"accountBinding": "onFirstUse"}),
+            "accountBinding: \"onFirstUse\" is not one of OnFirstUse, Required, Shared",
         ),
         (
             json!({"staleMemberPolicy": "remove"}),

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod account_binding;
 mod address_groups;
 mod antrea_leftovers;
 mod api;

@@ -219,7 +219,7 @@ fn address_in(cidr: &str) -> String {
 }
 
 /// Waits until the leader has bound an account to a cluster ID.
-fn wait_bound(account: &str, id: &str) {
+pub(crate) fn wait_bound(account: &str, id: &str) {
     LEADER.wait_for(&format!("{account} is bound"), SHORT_TIMEOUT, || {
         let map = LEADER.get(LEADER_NAMESPACE, "configmaps", "antrea-mc-member-identities");
         let bound = map.map(|map| map["data"][account].clone()).unwrap_or_default();

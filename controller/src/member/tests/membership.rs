@@ -1,5 +1,6 @@
 //! Join, heartbeat, leave.
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use kube::ResourceExt;
 use mc_api::cluster_claim::ClusterClaim;
 
@@ -7,7 +8,7 @@ use super::{
     super::{connection_config::connection_config, not_ready_reason::NotReadyReason},
     *,
 };
-use crate::plan::WriteOp;
+use crate::plan::{Kind, WriteOp};
 
 type Break = Box<dyn Fn(&mut MemberSnapshot)>;
 
@@ -314,4 +315,52 @@ fn nothing_is_reported_while_claims_are_pending() {
     snapshot.cluster_claims = OptionalKind::Pending;
     let plan = plan(&snapshot);
     assert_eq!((plan.writes, plan.issues), (vec![], vec![]));
+}
+
+/// The token of `account` in the Namespace of the leader (the signature does not count).
+fn token(account: &str) -> String {
+    let claims = json!({ "sub": format!("system:serviceaccount:{LEADER_NS}:{account}") });
+    format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
+}
+
+#[test]
+fn the_announce_names_the_account_of_the_token() {
+    let with_token = |snapshot: &mut MemberSnapshot, token: &str| {
+        snapshot.secret = secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", token)]);
+    };
+    let named = |snapshot: &MemberSnapshot| {
+        let announce = snapshot
+            .leader
+            .as_ref()
+            .unwrap()
+            .announces
+            .values()
+            .next()
+            .unwrap();
+        announce
+            .annotations()
+            .get("mc-gateway.io/service-account")
+            .cloned()
+    };
+    let mut snapshot = snapshot();
+    // A new announce.
+    leader(&mut snapshot).announces = ObjectMap::default();
+    with_token(&mut snapshot, &token("member-east"));
+    settle(&mut snapshot);
+    assert_eq!(named(&snapshot).as_deref(), Some("member-east"));
+    // An existing one, at once.
+    with_token(&mut snapshot, &token("member-east-2"));
+    settle(&mut snapshot);
+    assert_eq!(named(&snapshot).as_deref(), Some("member-east-2"));
+    // An unreadable Secret changes nothing, a token of another kind of user does.
+    snapshot.secret = SecretState::Missing;
+    assert!(
+        plan(&snapshot)
+            .writes
+            .iter()
+            .all(|w| w.target.kind != Kind::MemberClusterAnnounce)
+    );
+    with_token(&mut snapshot, "opaque");
+    settle(&mut snapshot);
+    assert_eq!(named(&snapshot), None);
 }

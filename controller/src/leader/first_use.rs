@@ -1,0 +1,109 @@
+//! Trust on first use: a `ServiceAccount` without a cluster ID belongs to the first cluster that joins with it.
+//!
+//! No object shows the account that wrote it, so members state theirs on their announce, and the admission policy
+//! compares the statement with the account of the request. Members of Antrea state none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use mc_api::{member_cluster_announce::MemberClusterAnnounce, names, validation};
+
+use super::members;
+use crate::{
+    plan::{ApiServer, Plan},
+    snapshot::{LeaderSnapshot, get},
+};
+
+/// The reason of Events on the announce of a cluster with such an account.
+pub(super) const ACCOUNT_BOUND: &str = "AccountBound";
+
+/// The cluster IDs that accounts have by their first use.
+#[derive(Debug, Default)]
+pub(super) struct FirstUse {
+    /// The IDs by names of `ServiceAccount`s.
+    pub bindings: BTreeMap<String, String>,
+    /// The clusters that are accepted once their binding is recorded.
+    pub unrecorded: BTreeSet<String>,
+}
+
+/// The bindings of the accounts `open`. An ID that an administrator has bound (`explicit`) is bound to no other account;
+/// a recorded binding ends with its account.
+pub(super) fn bindings(
+    snapshot: &LeaderSnapshot,
+    explicit: &BTreeMap<String, String>,
+    open: &BTreeSet<String>,
+    plan: &mut Plan,
+) -> FirstUse {
+    let mut first_use = FirstUse::default();
+    let mut taken: BTreeSet<&str> = explicit.values().map(String::as_str).collect();
+    for (account, id) in recorded(snapshot) {
+        if open.contains(account) && validation::dns_label(id, 63).is_ok() && taken.insert(id) {
+            first_use.bindings.insert(account.to_owned(), id.to_owned());
+        }
+    }
+    for (account, announce) in joining(snapshot) {
+        let id = announce.cluster_id.as_str();
+        if !snapshot
+            .service_accounts
+            .values()
+            .any(|a| a.name_any() == account)
+        {
+            plan.issue(
+                format!("MemberClusterAnnounce {}", announce.name_any()),
+                format!("there is no ServiceAccount {account:?} yet, which it names; not accepted"),
+            );
+            first_use.unrecorded.insert(id.to_owned());
+        } else if open.contains(account) && !first_use.bindings.contains_key(account) && taken.insert(id) {
+            first_use.bindings.insert(account.to_owned(), id.to_owned());
+            first_use.unrecorded.insert(id.to_owned());
+        }
+    }
+    for (account, id) in &first_use.bindings {
+        let of_cluster = |announce: &&MemberClusterAnnounce| announce.cluster_id == *id;
+        let announces = snapshot.announces.values().map(AsRef::as_ref);
+        if let Some(announce) = announces
+            .filter(|a| a.metadata.deletion_timestamp.is_none())
+            .find(of_cluster)
+        {
+            plan.warning_event(
+                ApiServer::Local,
+                announce,
+                ACCOUNT_BOUND,
+                format!(
+                    "ServiceAccount {account:?} may write for cluster {id:?} only, which joined with it first; its \
+                     annotation {} confirms that",
+                    names::ANNOTATION_CLUSTER_ID
+                ),
+            );
+        }
+    }
+    first_use
+}
+
+/// The bindings in the `ConfigMap`.
+fn recorded(snapshot: &LeaderSnapshot) -> impl Iterator<Item = (&str, &str)> {
+    let record = get(
+        &snapshot.service_account_bindings,
+        &snapshot.namespace,
+        names::SERVICE_ACCOUNT_BINDINGS,
+    );
+    let data = record.and_then(|record| record.data.as_ref());
+    data.into_iter()
+        .flatten()
+        .map(|(account, id)| (account.as_str(), id.as_str()))
+}
+
+/// The announces that are accepted in this reconcile and state an account, the oldest first. Later statements bind
+/// nothing: another account could have written them while the cluster had none.
+fn joining(snapshot: &LeaderSnapshot) -> Vec<(&str, &MemberClusterAnnounce)> {
+    let acceptable = members::accepted_announces(snapshot, members::current_cluster_set(snapshot));
+    let mut joining: Vec<_> = acceptable
+        .filter(|announce| !members::is_admitted(announce))
+        .filter_map(|announce| {
+            let account = announce.annotations().get(names::ANNOTATION_SERVICE_ACCOUNT)?;
+            Some((account.as_str(), announce))
+        })
+        .collect();
+    joining.sort_by_key(|(_, announce)| (announce.creation_timestamp(), announce.name_any()));
+    joining
+}

@@ -1,0 +1,265 @@
+//! Cluster IDs of `ServiceAccount`s by their first use.
+
+use kube::ResourceExt;
+use mc_api::config::AccountBinding;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn account(snapshot: &mut LeaderSnapshot, name: &str, annotation: Option<(&str, &str)>) {
+    let mut account: ServiceAccount = object(json!({ "metadata": { "name": name, "namespace": NS } }));
+    account.metadata.annotations = annotation.map(|(key, value)| [(key.to_owned(), value.to_owned())].into());
+    insert(&mut snapshot.service_accounts, account);
+}
+
+/// The announce of a joining cluster that uses `account`.
+fn joins(cluster: &str, account: &str) -> MemberClusterAnnounce {
+    let mut announce = announce(cluster, "set", "north");
+    let annotations = announce.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::ANNOTATION_SERVICE_ACCOUNT.to_owned(), account.to_owned());
+    announce
+}
+
+fn bound(snapshot: &LeaderSnapshot) -> Value {
+    let map = snapshot
+        .service_account_bindings
+        .values()
+        .next()
+        .expect("a ConfigMap");
+    json!(map.data.clone().unwrap_or_default())
+}
+
+fn is_accepted(snapshot: &LeaderSnapshot, cluster: &str) -> bool {
+    let announce = &snapshot.announces[&NamespacedName::new(NS, &names::member_announce(cluster))];
+    announce
+        .finalizers()
+        .contains(&names::member_announce_finalizer(cluster))
+}
+
+#[test]
+fn an_account_belongs_to_the_first_cluster_that_joins_with_it() {
+    let mut snapshot = without_members();
+    account(&mut snapshot, "member-east", None);
+    insert(&mut snapshot.announces, joins("east", "member-east"));
+    // A cluster is accepted after its binding is recorded.
+    reconcile(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+    assert!(!is_accepted(&snapshot, "east"));
+    settle(&mut snapshot);
+    assert!(is_accepted(&snapshot, "east"));
+    // Where no admission policy refuses it, the second one is accepted without a binding.
+    insert(&mut snapshot.announces, joins("west", "member-east"));
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+    assert!(is_accepted(&snapshot, "west"));
+    let events = make_plan(&mut snapshot).warning_events;
+    let messages: Vec<_> = events
+        .iter()
+        .map(|e| (e.reason.as_str(), e.message.as_str()))
+        .collect();
+    assert_eq!(
+        messages,
+        [(
+            "AccountBound",
+            "ServiceAccount \"member-east\" may write for cluster \"east\" only, which joined with it first; its \
+             annotation multicluster.antrea.io/cluster-id confirms that"
+        )]
+    );
+    // The annotation ends the Event.
+    account(
+        &mut snapshot,
+        "member-east",
+        Some((names::ANNOTATION_CLUSTER_ID, "east")),
+    );
+    settle(&mut snapshot);
+    assert_eq!(make_plan(&mut snapshot).warning_events, []);
+}
+
+#[test]
+fn a_binding_by_first_use_outlasts_its_member_and_ends_with_its_account() {
+    let mut snapshot = without_members();
+    account(&mut snapshot, "member-east", None);
+    insert(&mut snapshot.announces, joins("east", "member-east"));
+    settle(&mut snapshot);
+    delete(
+        &mut snapshot.announces,
+        &NamespacedName::new(NS, &names::member_announce("east")),
+    );
+    insert(&mut snapshot.announces, joins("east2", "member-east"));
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+    delete(
+        &mut snapshot.service_accounts,
+        &NamespacedName::new(NS, "member-east"),
+    );
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({}));
+}
+
+#[test]
+fn a_statement_of_an_accepted_cluster_binds_nothing() {
+    let mut snapshot = without_members();
+    account(&mut snapshot, "mallory", None);
+    insert(&mut snapshot.announces, announce("east", "set", "north"));
+    settle(&mut snapshot);
+    let mut stolen = joins("east", "mallory");
+    stolen.metadata.finalizers = Some(vec![names::member_announce_finalizer("east")]);
+    insert(&mut snapshot.announces, stolen);
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({}));
+}
+
+#[test]
+fn an_administrator_binds_before_any_first_use() {
+    let mut snapshot = without_members();
+    account(
+        &mut snapshot,
+        "member-east",
+        Some((names::ANNOTATION_CLUSTER_ID, "east")),
+    );
+    account(&mut snapshot, "mallory", None);
+    insert(&mut snapshot.announces, joins("east", "mallory"));
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+    // Also where the account had the ID by its first use.
+    insert(&mut snapshot.announces, joins("west", "mallory"));
+    settle(&mut snapshot);
+    assert_eq!(
+        bound(&snapshot),
+        json!({ "member-east": "east", "mallory": "west" })
+    );
+    account(
+        &mut snapshot,
+        "member-west",
+        Some((names::ANNOTATION_CLUSTER_ID, "west")),
+    );
+    settle(&mut snapshot);
+    assert_eq!(
+        bound(&snapshot),
+        json!({ "member-east": "east", "member-west": "west" })
+    );
+}
+
+#[test]
+fn shared_accounts_and_other_modes_bind_nothing() {
+    let shared = Some((names::ANNOTATION_ACCOUNT_BINDING, "Shared"));
+    for (mode, name, annotation) in [
+        (AccountBinding::OnFirstUse, "members", shared),
+        (AccountBinding::OnFirstUse, "antrea-mc-member-access-sa", None),
+        (AccountBinding::Shared, "members", None),
+        (AccountBinding::Required, "members", None),
+    ] {
+        let mut snapshot = without_members();
+        snapshot.config.account_binding = mode;
+        account(&mut snapshot, name, annotation);
+        insert(&mut snapshot.announces, joins("east", name));
+        settle(&mut snapshot);
+        assert_eq!(bound(&snapshot), json!({}), "{mode:?} {name}");
+        assert!(is_accepted(&snapshot, "east"), "{mode:?} {name}");
+        let map = snapshot.service_account_bindings.values().next().unwrap();
+        assert_eq!(
+            map.annotations()[names::ANNOTATION_ACCOUNT_BINDING],
+            mode.as_str()
+        );
+    }
+    let mut snapshot = without_members();
+    let bad = Some((names::ANNOTATION_ACCOUNT_BINDING, "shared"));
+    account(&mut snapshot, "members", bad);
+    assert_issue(
+        &mut snapshot,
+        "ServiceAccount members: annotation mc-gateway.io/account-binding: \"shared\" is not Shared; ignored",
+    );
+}
+
+#[test]
+fn a_cluster_is_accepted_once_its_account_is_known() {
+    let mut snapshot = without_members();
+    insert(&mut snapshot.announces, joins("east", "member-east"));
+    settle(&mut snapshot);
+    assert!(!is_accepted(&snapshot, "east"));
+    assert_issue(&mut snapshot, "there is no ServiceAccount \"member-east\" yet");
+    account(&mut snapshot, "member-east", None);
+    settle(&mut snapshot);
+    assert!(is_accepted(&snapshot, "east"));
+}
+
+#[test]
+fn an_account_gets_no_id_that_extends_the_id_of_a_member() {
+    for (member, newcomer) in [("east", "east-1"), ("east-1", "east")] {
+        let mut snapshot = without_members();
+        insert(&mut snapshot.announces, accepted(member));
+        account(
+            &mut snapshot,
+            "newcomer",
+            Some((names::ANNOTATION_CLUSTER_ID, newcomer)),
+        );
+        account(
+            &mut snapshot,
+            "other",
+            Some((names::ANNOTATION_CLUSTER_ID, "eastern")),
+        );
+        settle(&mut snapshot);
+        assert_eq!(bound(&snapshot), json!({ "newcomer": "", "other": "eastern" }));
+        assert_issue(
+            &mut snapshot,
+            &format!(
+                "cluster ID {newcomer:?} and that of member {member:?} differ by something behind a dash"
+            ),
+        );
+    }
+}
+
+#[test]
+fn a_cluster_with_an_id_that_extends_the_id_of_a_member_does_not_join() {
+    let mut snapshot = without_members();
+    insert(&mut snapshot.announces, joins("east", "a"));
+    account(&mut snapshot, "a", None);
+    settle(&mut snapshot);
+    account(&mut snapshot, "b", None);
+    insert(&mut snapshot.announces, joins("east-1", "b"));
+    settle(&mut snapshot);
+    assert!(!is_accepted(&snapshot, "east-1"));
+    assert_eq!(bound(&snapshot), json!({ "a": "east" }));
+    assert_issue(
+        &mut snapshot,
+        "rejected: clusterID \"east-1\" and that of member \"east\" differ by something behind a dash only",
+    );
+    // Two members of an earlier version remain.
+    insert(&mut snapshot.announces, accepted("east-1"));
+    settle(&mut snapshot);
+    assert!(is_accepted(&snapshot, "east") && is_accepted(&snapshot, "east-1"));
+}
+
+proptest! {
+    /// Any history of announces, accounts and restarts: an account has one ID, an ID one account, and a binding
+    /// changes only with its account or an annotation.
+    #[test]
+    fn a_first_use_is_never_displaced(
+        steps in proptest::collection::vec((0..3_u8, 0..3_usize, 0..3_usize), 1..24),
+    ) {
+        const ACCOUNTS: [&str; 3] = ["a", "b", "c"];
+        const CLUSTERS: [&str; 3] = ["east", "west", "south"];
+        let mut snapshot = without_members();
+        for name in ACCOUNTS {
+            account(&mut snapshot, name, None);
+        }
+        settle(&mut snapshot);
+        let mut before = bound(&snapshot);
+        for (step, account, cluster) in steps {
+            let (account, cluster) = (ACCOUNTS[account], CLUSTERS[cluster]);
+            let announce = NamespacedName::new(NS, &names::member_announce(cluster));
+            match step {
+                0 => delete(&mut snapshot.announces, &announce),
+                _ => insert(&mut snapshot.announces, joins(cluster, account)),
+            }
+            settle(&mut snapshot);
+            let after = bound(&snapshot);
+            for (account, id) in before.as_object().unwrap() {
+                prop_assert_eq!(&after[account], id);
+            }
+            let ids: BTreeSet<_> = after.as_object().unwrap().values().map(Value::to_string).collect();
+            prop_assert_eq!(ids.len(), after.as_object().unwrap().len());
+            before = after;
+        }
+    }
+}

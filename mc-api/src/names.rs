@@ -53,6 +53,9 @@ pub const ANNOTATION_DRAINING_SINCE: &str = "mc-gateway.io/draining-since";
 pub const ANNOTATION_PRIMARY: &str = "mc-gateway.io/primary";
 /// On a Service: it is an import.
 pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-service";
+/// Superset, on an imported Service, `ServiceImport`, `LabelIdentity` or `ClusterNetworkPolicy`: the Namespace of the member
+/// controller that has made it.
+pub const ANNOTATION_IMPORT_OWNER: &str = "mc-gateway.io/imported-by";
 /// Superset, on a `ServiceImport`: the keys of the labels and annotations exported with the Service.
 pub const ANNOTATION_EXPORTED_KEYS: &str = "mc-gateway.io/exported-keys";
 /// On a `ServiceAccount` of the leader cluster: the ID of the only cluster that may use it.

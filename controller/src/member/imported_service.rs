@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::{
     import_failure::{IMPORT_FAILED, report_failure},
+    import_owner,
     ip_families::IpFamily,
 };
 use crate::{
@@ -36,6 +37,11 @@ pub fn is_imported(service: &Service) -> bool {
     service
         .annotations()
         .contains_key(names::ANNOTATION_IMPORTED_SERVICE)
+}
+
+/// Whether a Service is an import, and not of another member controller.
+pub(super) fn is_own_import(snapshot: &MemberSnapshot, service: &Service) -> bool {
+    is_imported(service) && import_owner::other_owner(snapshot, service).is_none()
 }
 
 /// State of the Service of an import.
@@ -68,7 +74,7 @@ pub(super) fn apply_service<'a>(
     let service_name = names::imported_service(name);
     let desired = service_spec(import);
     let Some(old) = get(&snapshot.services, namespace, &service_name) else {
-        let service = Service {
+        let mut service = Service {
             metadata: ObjectMeta {
                 name: Some(service_name),
                 namespace: Some(namespace.clone()),
@@ -80,12 +86,21 @@ pub(super) fn apply_service<'a>(
             spec: Some(desired),
             status: None,
         };
+        import_owner::mark(snapshot, &mut service);
         plan.create(ApiServer::Local, &service);
         return ImportedService::Pending;
     };
     if !is_imported(old) {
         let message = format!(
             "exists and is not an import: Service {namespace}/{name} of the ClusterSet cannot be imported"
+        );
+        report_failure(old.as_ref(), message, plan);
+        return ImportedService::Foreign;
+    }
+    if let Some(owner) = import_owner::other_owner(snapshot, old.as_ref()) {
+        let message = format!(
+            "{}: Service {namespace}/{name} of this controller's ClusterSet cannot be imported",
+            import_owner::conflict(owner)
         );
         report_failure(old.as_ref(), message, plan);
         return ImportedService::Foreign;
@@ -104,7 +119,8 @@ pub(super) fn apply_service<'a>(
         desired.ports.as_deref().unwrap_or_default(),
     ) && traffic_settings(&current) == traffic_settings(&desired);
     if !same {
-        let patch = json!({ "spec": {
+        let mark = json!({ names::ANNOTATION_IMPORT_OWNER: snapshot.namespace });
+        let patch = json!({ "metadata": { "annotations": mark }, "spec": {
             "ipFamilyPolicy": desired.ip_family_policy,
             "ports": desired.ports,
             "sessionAffinity": desired.session_affinity.as_deref().unwrap_or("None"),
@@ -120,6 +136,13 @@ pub(super) fn apply_service<'a>(
             let message = format!("cannot be updated to the spec of the ClusterSet: {why}");
             plan.warning_event(ApiServer::Local, old.as_ref(), IMPORT_FAILED, message);
         }
+    } else if !import_owner::is_marked(snapshot, old.as_ref()) {
+        let mark = json!({ names::ANNOTATION_IMPORT_OWNER: snapshot.namespace });
+        plan.patch(
+            ApiServer::Local,
+            old.as_ref(),
+            json!({ "metadata": { "annotations": mark } }),
+        );
     }
     ImportedService::Present(old)
 }

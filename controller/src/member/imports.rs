@@ -13,9 +13,9 @@ use mc_kube::NamespacedName;
 
 use super::{
     ActiveMembership,
+    import_owner::{self, other_owner},
     imported_endpoints::{apply_slices, endpoint_ranges, endpoints_by_cluster, leave_out_foreign},
-    imported_service::{ImportedService, MAX_SERVICE_NAME, apply_service, is_imported, rejection},
-    is_managed,
+    imported_service::{ImportedService, MAX_SERVICE_NAME, apply_service, is_own_import, rejection},
     reachability::{mark_unreachable, unreachable_clusters},
     service_imports::apply_service_import,
     slices::{self, SliceIndex},
@@ -134,8 +134,9 @@ fn delete_stale(
     slices: &BTreeSet<NamespacedName>,
     plan: &mut Plan,
 ) {
-    let gone =
-        |key: &NamespacedName, slice: &EndpointSlice| slices::is_managed(slice) && !slices.contains(key);
+    let gone = |key: &NamespacedName, slice: &EndpointSlice| {
+        slices::is_managed(slice) && !slices.contains(key) && !is_of_other(snapshot, slice)
+    };
     for (key, slice) in snapshot.endpoint_slices.iter() {
         // While the Service is created again its endpoints are kept.
         let service_exists = slice
@@ -149,7 +150,11 @@ fn delete_stale(
             plan.delete(ApiServer::Local, slice.as_ref());
         }
     }
-    for (key, service) in snapshot.services.iter().filter(|(_, s)| is_imported(s)) {
+    for (key, service) in snapshot
+        .services
+        .iter()
+        .filter(|(_, s)| is_own_import(snapshot, s))
+    {
         let Some(of) = names::exported_service(&key.name) else {
             continue;
         };
@@ -160,12 +165,22 @@ fn delete_stale(
     for (key, import) in snapshot
         .service_imports
         .iter()
-        .filter(|(_, i)| is_managed(i.as_ref()))
+        .filter(|(_, i)| import_owner::is_own(snapshot, i.as_ref()))
     {
         if !services.contains(key) {
             plan.delete(ApiServer::Local, import.as_ref());
         }
     }
+}
+
+/// Whether a slice belongs to a Service that another member controller has made.
+fn is_of_other(snapshot: &MemberSnapshot, slice: &EndpointSlice) -> bool {
+    let service = slice.labels().get(names::LABEL_MCS_SERVICE_NAME);
+    let service = service.and_then(|name| {
+        let namespace = slice.namespace().unwrap_or_default();
+        get(&snapshot.services, &namespace, &names::imported_service(name))
+    });
+    service.is_some_and(|service| other_owner(snapshot, service.as_ref()).is_some())
 }
 
 fn has_owner(snapshot: &MemberSnapshot, slice: &EndpointSlice) -> bool {

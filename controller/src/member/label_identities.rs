@@ -16,7 +16,8 @@ use mc_api::{
 use serde_json::json;
 
 use super::{
-    ActiveMembership, is_managed,
+    ActiveMembership,
+    import_owner::{self, is_own},
     policy_selectors::PeerSelectors,
     resource_exports::{self, existing_export},
     selector_exports::offered_peers,
@@ -61,7 +62,7 @@ pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
         .into_iter()
         .flat_map(|o| o.values())
     {
-        if is_managed(old.as_ref()) && plan.has_room(before) {
+        if is_own(snapshot, old.as_ref()) && plan.has_room(before) {
             plan.delete(ApiServer::Local, old.as_ref());
         }
     }
@@ -250,11 +251,11 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
         holders
             .entry(old.spec.id)
             .or_default()
-            .push((name.name.as_str(), is_managed(old.as_ref())));
+            .push((name.name.as_str(), is_own(snapshot, old.as_ref())));
     }
     let before = plan.writes.len();
     let mut deleted = BTreeSet::new();
-    for old in local.values().filter(|o| is_managed(o.as_ref())) {
+    for old in local.values().filter(|o| is_own(snapshot, o.as_ref())) {
         let name = old.name_any();
         let replaced = by_id.get(&old.spec.id).is_some_and(|n| *n != name);
         let unclear = offered.undetermined.contains(&name) && !replaced;
@@ -274,7 +275,14 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
             return;
         }
         let old = get(local, "", name);
-        if old.is_some_and(|o| o.spec == *spec && is_managed(o.as_ref())) {
+        if let Some(owner) = old.and_then(|o| import_owner::other_owner(snapshot, o.as_ref())) {
+            plan.issue(format!("LabelIdentity {name}"), import_owner::conflict(owner));
+            continue;
+        }
+        let is_current = |o: &LabelIdentity| {
+            o.spec == *spec && is_own(snapshot, o) && import_owner::is_marked(snapshot, o)
+        };
+        if old.is_some_and(|o| is_current(o)) {
             continue;
         }
         // Two labels never share an ID, not even temporarily.
@@ -292,6 +300,7 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
             _ => {
                 let mut new = LabelIdentity::new(name, spec.clone());
                 set_managed(&mut new);
+                import_owner::mark(snapshot, &mut new);
                 plan.apply(ApiServer::Local, &new);
             }
         }

@@ -18,9 +18,11 @@ use mc_api::{
 
 use super::{
     ActiveMembership,
+    import_owner::is_own,
     imported_objects::{deletes_import, source_imports},
-    imported_service::is_imported,
-    is_managed, is_replicated,
+    imported_service::is_own_import,
+    is_managed,
+    policies::is_own_policy,
 };
 use crate::{
     plan::{ApiServer, Kind, ObjectRef, Plan},
@@ -124,15 +126,18 @@ fn is_import(kind: Kind) -> bool {
 
 /// The imports of this cluster.
 fn import_count(snapshot: &MemberSnapshot) -> usize {
-    let services = snapshot.services.values().filter(|s| is_imported(s)).count();
+    let services = snapshot.services.values();
+    let services = services.filter(|s| is_own_import(snapshot, s)).count();
     let infos = snapshot.cluster_infos.values();
     let infos = infos.filter(|info| is_managed(info.as_ref())).count();
     let identities = snapshot.label_identities.objects().into_iter();
     let identities = identities.flat_map(|all| all.values());
-    let identities = identities.filter(|label| is_managed(label.as_ref())).count();
+    let identities = identities
+        .filter(|label| is_own(snapshot, label.as_ref()))
+        .count();
     let policies = snapshot.policies.objects().into_iter();
     let policies = policies.flat_map(|all| all.values());
-    let policies = policies.filter(|policy| is_replicated(policy)).count();
+    let policies = policies.filter(|p| is_own_policy(snapshot, p)).count();
     [services, infos, identities, policies].iter().sum()
 }
 

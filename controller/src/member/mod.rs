@@ -18,6 +18,7 @@ pub mod gateway_candidates;
 pub mod gateways;
 pub mod group_status;
 mod import_failure;
+mod import_owner;
 mod imported_endpoints;
 mod imported_objects;
 pub mod imported_service;

@@ -15,7 +15,7 @@ use mc_api::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{ActiveMembership, is_replicated, label_identities::offered_policies};
+use super::{ActiveMembership, import_owner, is_replicated, label_identities::offered_policies};
 use crate::{
     plan::{ApiServer, ObjectRef, Plan},
     snapshot::{MemberSnapshot, ObjectMap, OptionalKind, get},
@@ -62,7 +62,7 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
             Ok(spec) => apply_policy(snapshot, membership, import, local, &name, &spec, plan),
         }
     }
-    for old in local.values().filter(|o| is_replicated(o)) {
+    for old in local.values().filter(|o| is_own_policy(snapshot, o)) {
         if !kept.contains(&old.name_any()) {
             plan.delete(ApiServer::Local, old.as_ref());
         }
@@ -72,10 +72,15 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
 /// Deletes all replicated policies: there is no membership.
 pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
     for old in snapshot.policies.objects().into_iter().flat_map(|o| o.values()) {
-        if is_replicated(old) {
+        if is_own_policy(snapshot, old) {
             plan.delete(ApiServer::Local, old.as_ref());
         }
     }
+}
+
+/// Whether a policy was imported from the leader, and not by another member controller.
+pub(super) fn is_own_policy(snapshot: &MemberSnapshot, policy: &ClusterNetworkPolicy) -> bool {
+    is_replicated(policy) && import_owner::other_owner(snapshot, policy).is_none()
 }
 
 /// The desired spec.
@@ -100,7 +105,7 @@ fn apply_policy(
 ) {
     let cluster = membership.cluster_id;
     let old = get(local, "", name).map(AsRef::as_ref);
-    if old.is_some_and(|o| !is_replicated(o)) {
+    if old.is_some_and(|o| !is_own_policy(snapshot, o)) {
         let message = format!(
             "Unable to import Antrea ClusterNetworkPolicy which conflicts with existing one in cluster {cluster}"
         );
@@ -138,17 +143,25 @@ fn apply_policy(
         }
         Some(Ok(true)) => {}
     }
-    let new = policy(name, spec);
+    let mut new = policy(name, spec);
+    import_owner::mark(snapshot, &mut new);
     let Some(old) = old else {
         plan.create(ApiServer::Local, &new);
         let action = format!("create imported Antrea ClusterNetworkPolicy in cluster {cluster}");
         return report_persistent_failure(snapshot, &new, import, &action, plan);
     };
-    if old.metadata.deletion_timestamp.is_some() || !differs(old, &new) {
+    if old.metadata.deletion_timestamp.is_some()
+        || import_owner::is_marked(snapshot, old) && !differs(old, &new)
+    {
         return;
     }
+    let mut annotations = names::ANNOTATION_APPLIED_SPEC_HASH.entries(&fingerprint(spec));
+    annotations.insert(
+        names::ANNOTATION_IMPORT_OWNER.to_owned(),
+        snapshot.namespace.clone(),
+    );
     let patch = json!({
-        "metadata": { "annotations": names::ANNOTATION_APPLIED_SPEC_HASH.entries(&fingerprint(spec)) },
+        "metadata": { "annotations": annotations },
         "spec": merge_patch(&old.spec, spec),
     });
     plan.patch(ApiServer::Local, old, patch);

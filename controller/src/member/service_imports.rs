@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::{
     import_failure::{IMPORT_FAILED, report_failure},
+    import_owner,
     imported_endpoints::EndpointsByCluster,
     is_managed, set_managed,
 };
@@ -54,6 +55,12 @@ pub(super) fn apply_service_import(
     // An import with the address of this Service was made by another implementation of the API and is adopted. Without
     // an address, as of a headless Service, nothing shows that.
     let is_foreign = |o: &ServiceImport| !is_managed(o) && (o.spec.ips.is_empty() || o.spec.ips != spec.ips);
+    if let Some((old, owner)) =
+        old.and_then(|old| Some((old, import_owner::other_owner(snapshot, old.as_ref())?)))
+    {
+        report_failure(old.as_ref(), import_owner::conflict(owner), plan);
+        return;
+    }
     if let Some(old) = old.filter(|o| is_foreign(o)) {
         let message = format!("has another owner (spec.ips {:?}); not changed", old.spec.ips);
         report_failure(old.as_ref(), message, plan);
@@ -74,6 +81,7 @@ pub(super) fn apply_service_import(
             .insert(names::ANNOTATION_EXPORTED_KEYS.to_owned(), keys.join(","));
     }
     set_managed(&mut import);
+    import_owner::mark(snapshot, &mut import);
     if old.is_none_or(|o| !is_up_to_date(o, &import)) {
         plan.apply(ApiServer::Local, &import);
     }

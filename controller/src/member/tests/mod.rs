@@ -18,6 +18,7 @@ mod policies;
 mod policy_status;
 mod reachability;
 mod selector_exports;
+mod two_controllers;
 mod unreadable;
 mod withdrawal;
 mod without_cluster_set;

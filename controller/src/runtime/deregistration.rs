@@ -226,9 +226,8 @@ impl Deregistration {
     }
 
     async fn connect(&self, endpoint: LeaderEndpoint) -> Result<Client, String> {
-        let named = ListParams::default().fields(&format!("metadata.name={}", endpoint.secret));
-        let found = self.secrets.list(&named).await.map_err(|e| error_chain(&e))?;
-        let secret = found.items.into_iter().next();
+        let found = self.secrets.get_opt(&endpoint.secret).await;
+        let secret = found.map_err(|e| error_chain(&e))?;
         let secret = secret.ok_or_else(|| format!("Secret {:?} does not exist", endpoint.secret))?;
         let (ca, token) = connection_config::credentials(&secret).map_err(|e| e.to_string())?;
         let config = LeaderConnectionConfig {

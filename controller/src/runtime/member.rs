@@ -20,10 +20,11 @@ use super::{
     events::EventPublisher,
     issue_log::IssueLogger,
     leader_connection::{ClosedConnection, LeaderConnection},
-    member_stores::{MemberStores, SecretWatch},
+    member_stores::MemberStores,
     pod_addresses::PodAddressWatch,
     pod_labels::PodLabelWatch,
     schedule::{RESYNC_PERIOD, debounce, to_instant},
+    secret_poll::SecretPoll,
     service_cidr::{self, DiscoveryError},
 };
 use crate::{
@@ -56,7 +57,7 @@ struct Member {
     stores: MemberStores,
     service_cidrs: Vec<IpNet>,
     cidr_discovery: CidrDiscovery,
-    secret: Option<SecretWatch>,
+    secret: Option<SecretPoll>,
     connection: Option<LeaderConnection>,
     connect_error: Option<String>,
     /// Connections that may belong to an ended membership.
@@ -329,14 +330,14 @@ impl Member {
 
     fn sync_secret(&mut self, name: Option<&str>) {
         if self.secret.as_ref().map(|s| s.name.as_str()) != name {
-            self.secret = name.map(|name| SecretWatch::new(&self.context, &self.namespace, name));
+            self.secret = name.map(|name| SecretPoll::new(&self.context, &self.namespace, name));
         }
     }
 
     fn secret_state(&self) -> SecretState {
         self.secret
             .as_ref()
-            .map_or(SecretState::Pending, SecretWatch::state)
+            .map_or(SecretState::Pending, SecretPoll::state)
     }
 
     fn reconcile(&mut self, persistent_failures: BTreeMap<ObjectRef, String>) -> Plan {

@@ -1,7 +1,7 @@
 //! The stores of a member's local objects.
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace, Node, Secret, Service},
+    core::v1::{ConfigMap, Namespace, Node, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::runtime::watcher;
@@ -27,10 +27,7 @@ use super::{
     cache::{self, DynStore},
     pod_labels::PodLabelWatch,
 };
-use crate::{
-    plan::ObjectRef,
-    snapshot::{SecretState, get},
-};
+use crate::plan::ObjectRef;
 
 /// The local objects.
 pub(super) struct MemberStores {
@@ -58,14 +55,6 @@ pub(super) struct MemberStores {
     /// Only where label identities are exported.
     pub(super) pods: Option<PodLabelWatch>,
     _tasks: Vec<AbortOnDrop>,
-}
-
-/// The watch of one Secret.
-pub(super) struct SecretWatch {
-    namespace: String,
-    pub(super) name: String,
-    store: Store<Secret>,
-    _task: AbortOnDrop,
 }
 
 // === impl MemberStores ===
@@ -156,32 +145,5 @@ impl MemberStores {
             &self.cluster_infos,
             &self.node_keys,
         ]
-    }
-}
-
-// === impl SecretWatch ===
-
-impl SecretWatch {
-    /// Watches the Secret `name` in `namespace`.
-    pub(super) fn new(context: &WatchContext, namespace: &str, name: &str) -> Self {
-        let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let (store, task) = context.store(Some(namespace), config);
-        Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            store,
-            _task: task,
-        }
-    }
-
-    /// The lookup state.
-    pub(super) fn state(&self) -> SecretState {
-        if !self.store.synced() {
-            return SecretState::Pending;
-        }
-        match get(&self.store.snapshot(), &self.namespace, &self.name) {
-            Some(secret) => SecretState::Present(secret.clone()),
-            None => SecretState::Missing,
-        }
     }
 }

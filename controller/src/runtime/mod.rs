@@ -20,4 +20,5 @@ mod member_stores;
 mod pod_addresses;
 mod pod_labels;
 mod schedule;
+mod secret_poll;
 pub mod service_cidr;

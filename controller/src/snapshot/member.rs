@@ -110,7 +110,7 @@ pub struct MemberSnapshot {
 /// The lookup state of the Secret that a `ClusterSet` names.
 #[derive(Clone, Debug, Default)]
 pub enum SecretState {
-    /// The list is incomplete.
+    /// It has not been read yet.
     #[default]
     Pending,
     /// The Secret does not exist.

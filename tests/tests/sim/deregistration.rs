@@ -39,12 +39,9 @@ impl FakeServers {
         let path = request.uri().path();
         let text = |text: &str| ByteString(text.as_bytes().to_vec());
         let list = |items| json!({ "kind": "List", "apiVersion": "v1", "metadata": {}, "items": items });
-        let (code, answer) = if path.ends_with("/secrets") {
+        let (code, answer) = if path.ends_with("/secrets/token") {
             let data = json!({ "ca.crt": text("-----BEGIN CERTIFICATE-----\n"), "token": text("a") });
-            (
-                200,
-                list(json!([{ "metadata": { "name": "token" }, "data": data }])),
-            )
+            (200, json!({ "metadata": { "name": "token" }, "data": data }))
         } else if path.ends_with("/resourceexports") {
             (200, list(json!([])))
         } else {

@@ -19,6 +19,8 @@ const REJECTED_REASON: [&str; 2] = ["mc-gateway.io/rejected-reason", "mc-gateway
 const APPLIED_SPEC_HASH: [&str; 2] = ["mc-gateway.io/applied-spec-hash", "mc-gateway.io/applied"];
 /// An announce that every leader rejects: it names another leader.
 const REJECTED_ANNOUNCE: &str = "member-announce-from-e2e-skew";
+/// The Role of the previous release's member controllers, which watch their token Secret.
+const SECRETS: &str = "e2e-skew-secrets";
 /// The replicated policy in the leader cluster and in east.
 const POLICY_EXPORT: &str = "e2e-skew-for-all";
 const POLICY: &str = "antrea-mc-e2e-skew";
@@ -46,6 +48,17 @@ impl Drop for Cleanup {
             delete_announce(),
             EAST.try_kubectl(&["delete", "crd", POLICIES, TIERS, "--ignore-not-found"]),
         ];
+        for member in [EAST, WEST] {
+            let role = [
+                "delete",
+                "role,rolebinding",
+                SECRETS,
+                "-n",
+                MEMBER_NAMESPACE,
+                "--ignore-not-found",
+            ];
+            results.push(member.try_kubectl(&role));
+        }
         for (cluster, namespace) in [
             (LEADER, LEADER_NAMESPACE),
             (EAST, MEMBER_NAMESPACE),
@@ -60,6 +73,16 @@ impl Drop for Cleanup {
             println!("cleanup: {error}");
         }
     }
+}
+
+/// Lets the member controller list and watch Secrets.
+fn permit_secrets(member: Cluster) {
+    let args = ["-n", MEMBER_NAMESPACE, "create"];
+    let role = ["role", SECRETS, "--verb=list,watch", "--resource=secrets"];
+    let account = format!("--serviceaccount={MEMBER_NAMESPACE}:antrea-mc-controller");
+    let of_role = format!("--role={SECRETS}");
+    member.kubectl(&[&args[..], &role].concat());
+    member.kubectl(&[&args[..], &["rolebinding", SECRETS, &of_role, &account]].concat());
 }
 
 fn delete_announce() -> Result<String, String> {
@@ -192,7 +215,10 @@ fn controllers_of_both_releases_work_together() {
     let [this, other] = values(&wait_policy(1), APPLIED_SPEC_HASH);
     assert!(this.is_some() && this == other, "{this:?} {other:?}");
 
-    // The members go back, too, and change an object of this release.
+    // The members go back, too, with the Role of their manifest, and change an object of this release.
+    for member in [EAST, WEST] {
+        permit_secrets(member);
+    }
     set_members(&previous);
     flow.assert_undisturbed();
     exchange_exports("e2e-skew-old-members");

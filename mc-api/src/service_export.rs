@@ -37,6 +37,8 @@ pub mod reason {
     pub const IMPORTED: &str = "ImportedService";
     /// The name is so long that no cluster can import the Service.
     pub const NAME_NOT_IMPORTABLE: &str = "NameNotImportable";
+    /// `namespacePolicy` of the member controller's configuration closes the Namespace.
+    pub const NAMESPACE_NOT_ALLOWED: &str = "NamespaceNotAllowed";
     /// Another `ServiceExport` has the same derived name in the leader cluster.
     pub const NAME_TAKEN: &str = "NameTaken";
     /// An exported label or annotation is invalid.

@@ -58,6 +58,14 @@ pub enum ExportError {
         /// The cause.
         cause: validation::ValidationError,
     },
+    /// The configuration closes the Namespace.
+    #[error(
+        "metadata.namespace {namespace:?}: namespacePolicy in the controller's configuration does not allow it"
+    )]
+    NamespaceNotAllowed {
+        /// The Namespace.
+        namespace: String,
+    },
     /// Another `ServiceExport` with the same derived name in the leader cluster owns it.
     #[error("the name {name:?} in the leader cluster is taken by ServiceExport {owner}")]
     NameTaken {
@@ -95,6 +103,7 @@ impl ExportError {
             Self::WithoutEndpoints { .. } => reason::WITHOUT_ENDPOINTS,
             Self::Imported => reason::IMPORTED,
             Self::NameNotImportable { .. } => reason::NAME_NOT_IMPORTABLE,
+            Self::NamespaceNotAllowed { .. } => reason::NAMESPACE_NOT_ALLOWED,
             Self::NameTaken { .. } => reason::NAME_TAKEN,
             Self::Metadata { .. } => reason::INVALID_METADATA,
         }
@@ -115,6 +124,13 @@ pub(super) fn payload(
     export: &ServiceExport,
 ) -> Result<ExportPayload, ExportError> {
     let (namespace, name) = (export.namespace().unwrap_or_default(), export.name_any());
+    if !snapshot
+        .config
+        .namespace_policy
+        .allows(&namespace, &snapshot.namespace)
+    {
+        return Err(ExportError::NamespaceNotAllowed { namespace });
+    }
     let service = get(&snapshot.services, &namespace, &name)
         .filter(|s| s.metadata.deletion_timestamp.is_none())
         .ok_or(ExportError::NotFound)?;

@@ -113,6 +113,19 @@ fn can_import(
         );
         return false;
     }
+    if !snapshot
+        .config
+        .namespace_policy
+        .allows(namespace, &snapshot.namespace)
+    {
+        plan.issue(
+            subject,
+            format!(
+                "spec.namespace: namespacePolicy in the controller's configuration does not allow {namespace:?}; not imported"
+            ),
+        );
+        return false;
+    }
     match get(&snapshot.namespaces, "", namespace) {
         Some(found) if found.metadata.deletion_timestamp.is_none() => true,
         _ => {

@@ -59,6 +59,20 @@ pub enum ConfigError {
         /// The value in the file.
         value: String,
     },
+    /// A malformed name of a Namespace.
+    #[error("{field}: {value:?} is not the name of a Namespace or a prefix of one followed by '*'")]
+    Namespace {
+        /// The key in the file.
+        field: String,
+        /// The value in the file.
+        value: String,
+    },
+    /// A list of Namespaces that has no effect.
+    #[error("allowedNamespaces: {count} entries without namespacePolicy: Strict")]
+    AllowedNamespaces {
+        /// The length of the list.
+        count: usize,
+    },
     /// `apiVersion` or `kind` of another type.
     #[error("{field}: {value:?} instead of {expected:?}")]
     TypeMeta {

@@ -28,6 +28,12 @@ pub struct MultiClusterConfig {
     /// that they announce are left out.
     #[serde(rename = "acceptedCIDRs")]
     pub accepted_cidrs: Option<Vec<String>>,
+    /// Superset, member: the Namespaces with Services that this cluster exports and imports: all (`Open`, default), or
+    /// [`Self::allowed_namespaces`] (`Strict`).
+    pub namespace_policy: Option<String>,
+    /// Superset, member, with `Strict`: names, or prefixes with a trailing `*`; all when absent or empty. System
+    /// Namespaces (`kube-…` and that of the controller) are among them only by their name.
+    pub allowed_namespaces: Option<Vec<String>>,
     /// Node address type of the gateway IP: `private`/`internal` (default) or `public`/`external`.
     #[serde(rename = "gatewayIPPrecedence")]
     pub gateway_ip_precedence: Option<String>,

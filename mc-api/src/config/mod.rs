@@ -3,6 +3,7 @@
 mod error;
 mod field;
 mod file;
+mod namespace_policy;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use jiff::SignedDuration;
 pub use self::{
     error::ConfigError,
     file::{HealthSection, MetricsSection, MultiClusterConfig},
+    namespace_policy::{NamespacePattern, NamespacePolicy},
     options::{
         AccountBinding, EndpointIpType, GatewayIpPrecedence, GatewayMode, IdentityExport, StaleMemberPolicy,
     },
@@ -52,6 +54,8 @@ pub struct Config {
     pub additional_endpoint_cidrs: Vec<IpNet>,
     /// The ranges that other clusters may use in this one; empty: all.
     pub accepted_cidrs: Vec<IpNet>,
+    /// The Namespaces with Services that this cluster exports and imports.
+    pub namespace_policy: NamespacePolicy,
     /// Node address type of the gateway IP.
     pub gateway_ip_precedence: GatewayIpPrecedence,
     /// Endpoint addresses of an exported Service.
@@ -89,6 +93,7 @@ impl Default for Config {
             pod_cidrs: vec![],
             additional_endpoint_cidrs: vec![],
             accepted_cidrs: vec![],
+            namespace_policy: NamespacePolicy::default(),
             gateway_ip_precedence: GatewayIpPrecedence::default(),
             endpoint_ip_type: EndpointIpType::default(),
             gateway_mode: GatewayMode::default(),
@@ -131,6 +136,10 @@ impl TryFrom<MultiClusterConfig> for Config {
                 &file.additional_endpoint_cidrs.unwrap_or_default(),
             )?,
             accepted_cidrs: field::cidrs("acceptedCIDRs", &file.accepted_cidrs.unwrap_or_default())?,
+            namespace_policy: NamespacePolicy::new(
+                &file.namespace_policy.unwrap_or_default(),
+                &file.allowed_namespaces.unwrap_or_default(),
+            )?,
             gateway_ip_precedence: field::option(file.gateway_ip_precedence.as_ref())?,
             endpoint_ip_type: field::option(file.endpoint_ip_type.as_ref())?,
             gateway_mode: field::option(file.gateway_mode.as_ref())?,

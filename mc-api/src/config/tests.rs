@@ -20,6 +20,8 @@ fn the_documented_file_is_accepted_and_canonicalized() {
         "serviceCIDR": "",
         "additionalEndpointCIDRs": ["192.0.2.0/24"],
         "acceptedCIDRs": ["10.0.0.0/8"],
+        "namespacePolicy": "Strict",
+        "allowedNamespaces": ["shop", "team-*"],
         "endpointIPType": "PodIP",
         "gatewayIPPrecedence": "public",
         "gatewayMode": "ActiveStandby",
@@ -46,6 +48,8 @@ fn the_documented_file_is_accepted_and_canonicalized() {
         ["192.0.2.0/24".parse().unwrap()]
     );
     assert_eq!(config.accepted_cidrs, ["10.0.0.0/8".parse().unwrap()]);
+    assert!(config.namespace_policy.allows("team-a", "mc"));
+    assert!(!config.namespace_policy.allows("team", "mc"));
     assert_eq!(config.endpoint_ip_type, EndpointIpType::PodIp);
     assert_eq!(config.gateway_ip_precedence, GatewayIpPrecedence::External);
     assert_eq!(config.gateway_mode, GatewayMode::ActiveStandby);

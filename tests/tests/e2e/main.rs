@@ -32,6 +32,7 @@ mod keys;
 mod label_latency;
 mod legacy_api;
 mod mcs;
+mod namespace_policy;
 mod node_reports;
 mod observability;
 mod pod_start;

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use mc_api::{
-    config::EndpointIpType,
+    config::{EndpointIpType, MultiClusterConfig},
     resource_export::{EndpointsExport, ServiceExportPayload},
 };
 
 use super::*;
 use crate::{
+    member::imported_service::is_imported,
     plan::WriteOp,
     snapshot::{api_time, fake::delete},
 };
@@ -406,6 +407,55 @@ fn a_name_that_no_cluster_can_import_is_not_exported() {
         assert_eq!(valid(&snapshot).1, reason, "{len}");
         assert_eq!(leader(&mut snapshot).exports.is_empty(), len > 53);
     }
+}
+
+#[test]
+fn a_closed_namespace_exports_and_imports_nothing() {
+    let mut snapshot = exporting();
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "api"));
+    settle(&mut snapshot);
+    let counts = |snapshot: &mut MemberSnapshot| {
+        let imported = snapshot.services.values().filter(|s| is_imported(s)).count();
+        let exports = leader(snapshot).exports.values();
+        let exported = exports.filter(|e| e.metadata.deletion_timestamp.is_none());
+        (exported.count(), imported)
+    };
+    assert_eq!(counts(&mut snapshot), (2, 1));
+    let strict = |allowed: &str| {
+        let file = json!({ "namespacePolicy": "Strict", "allowedNamespaces": [allowed] });
+        let file: MultiClusterConfig = serde_json::from_value(file).unwrap();
+        Config::try_from(file).unwrap().namespace_policy
+    };
+    snapshot.config.namespace_policy = strict("team-*");
+    settle(&mut snapshot);
+    assert_eq!(counts(&mut snapshot), (0, 0));
+    let conditions = &snapshot
+        .service_exports
+        .values()
+        .next()
+        .unwrap()
+        .status
+        .as_ref()
+        .unwrap()
+        .conditions;
+    let refused = conditions.iter().find(|c| c.type_ == "Valid").unwrap();
+    assert_eq!(
+        (refused.reason.as_str(), refused.message.as_str()),
+        (
+            "NamespaceNotAllowed",
+            "metadata.namespace \"shop\": namespacePolicy in the controller's configuration does not allow it"
+        )
+    );
+    assert_issue(
+        &plan(&snapshot),
+        "ResourceImport shop-api-service: spec.namespace: namespacePolicy in the controller's configuration does not \
+         allow \"shop\"",
+    );
+    // The leader removes the finalizers of withdrawn exports.
+    leader(&mut snapshot).exports = ObjectMap::default();
+    snapshot.config.namespace_policy = strict("shop");
+    settle(&mut snapshot);
+    assert_eq!(counts(&mut snapshot), (2, 1));
 }
 
 #[test]

@@ -80,6 +80,8 @@ pub const ANNOTATION_MAX_LABEL_IDENTITIES: &str = "mc-gateway.io/max-label-ident
 pub const ANNOTATION_MAX_PREFIXES: &str = "mc-gateway.io/max-prefixes";
 /// Superset, on a `MemberClusterAnnounce`: the `ServiceAccount` that its member uses in the leader cluster.
 pub const ANNOTATION_SERVICE_ACCOUNT: &str = "mc-gateway.io/service-account";
+/// Superset, on a `MemberClusterAnnounce`, written by the leader: the `ServiceAccount` that is bound to its cluster.
+pub const ANNOTATION_BOUND_ACCOUNT: &str = "mc-gateway.io/bound-account";
 /// Superset, in the leader cluster. On the `ConfigMap` [`SERVICE_ACCOUNT_BINDINGS`]: `accountBinding` of the leader's
 /// configuration, for the admission policies. On a `ServiceAccount`: `Shared`, several clusters use it.
 pub const ANNOTATION_ACCOUNT_BINDING: &str = "mc-gateway.io/account-binding";

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
-use mc_api::{member_cluster_announce::MemberClusterAnnounce, names, validation};
+use mc_api::{config::AccountBinding, member_cluster_announce::MemberClusterAnnounce, names, validation};
 
 use super::members;
 use crate::{
@@ -26,8 +26,11 @@ pub(super) struct FirstUse {
     pub unrecorded: BTreeSet<String>,
 }
 
-/// The bindings of the accounts `open`. An ID that an administrator has bound (`explicit`) is bound to no other account;
-/// a recorded binding ends with its account.
+/// The bindings of accounts without one by an administrator (`explicit`). An ID that an administrator has bound is bound to
+/// no other account.
+///
+/// A recorded binding also outlasts its account: a list of ServiceAccounts that an API server answers from an old state
+/// lacks accounts, and another one must not take their IDs.
 pub(super) fn bindings(
     snapshot: &LeaderSnapshot,
     explicit: &BTreeMap<String, String>,
@@ -36,18 +39,23 @@ pub(super) fn bindings(
 ) -> FirstUse {
     let mut first_use = FirstUse::default();
     let mut taken: BTreeSet<&str> = explicit.values().map(String::as_str).collect();
+    let mode = snapshot.config.account_binding;
+    let exists = |account: &str| get(&snapshot.service_accounts, &snapshot.namespace, account).is_some();
     for (account, id) in recorded(snapshot) {
-        if open.contains(account) && validation::dns_label(id, 63).is_ok() && taken.insert(id) {
+        let is_absent = !exists(account);
+        let is_kept = open.contains(account) && mode != AccountBinding::Shared || is_absent;
+        let may_write_nothing = is_absent && id.is_empty();
+        if is_kept && (may_write_nothing || validation::dns_label(id, 63).is_ok() && taken.insert(id)) {
             first_use.bindings.insert(account.to_owned(), id.to_owned());
         }
     }
-    for (account, announce) in joining(snapshot) {
+    let candidates = match mode {
+        AccountBinding::OnFirstUse => candidates(snapshot),
+        AccountBinding::Required | AccountBinding::Shared => vec![],
+    };
+    for (account, announce) in candidates {
         let id = announce.cluster_id.as_str();
-        if !snapshot
-            .service_accounts
-            .values()
-            .any(|a| a.name_any() == account)
-        {
+        if !exists(account) {
             plan.issue(
                 format!("MemberClusterAnnounce {}", announce.name_any()),
                 format!("there is no ServiceAccount {account:?} yet, which it names; not accepted"),
@@ -93,17 +101,28 @@ fn recorded(snapshot: &LeaderSnapshot) -> impl Iterator<Item = (&str, &str)> {
         .map(|(account, id)| (account.as_str(), id.as_str()))
 }
 
-/// The announces that are accepted in this reconcile and state an account, the oldest first. Later statements bind
-/// nothing: another account could have written them while the cluster had none.
-fn joining(snapshot: &LeaderSnapshot) -> Vec<(&str, &MemberClusterAnnounce)> {
+/// The accounts of clusters: of accepted ones the account that the leader has bound before, should the record lack it,
+/// then of joining ones the account that they state, the oldest first. A later statement binds nothing: another account
+/// could have written it while the cluster had none.
+fn candidates(snapshot: &LeaderSnapshot) -> Vec<(&str, &MemberClusterAnnounce)> {
     let acceptable = members::accepted_announces(snapshot, members::current_cluster_set(snapshot));
-    let mut joining: Vec<_> = acceptable
-        .filter(|announce| !members::is_admitted(announce))
+    let mut candidates: Vec<_> = acceptable
         .filter_map(|announce| {
-            let account = announce.annotations().get(names::ANNOTATION_SERVICE_ACCOUNT)?;
+            let key = if members::is_admitted(announce) {
+                names::ANNOTATION_BOUND_ACCOUNT
+            } else {
+                names::ANNOTATION_SERVICE_ACCOUNT
+            };
+            let account = announce.annotations().get(key)?;
             Some((account.as_str(), announce))
         })
         .collect();
-    joining.sort_by_key(|(_, announce)| (announce.creation_timestamp(), announce.name_any()));
-    joining
+    candidates.sort_by_key(|(_, announce)| {
+        (
+            !members::is_admitted(announce),
+            announce.creation_timestamp(),
+            announce.name_any(),
+        )
+    });
+    candidates
 }

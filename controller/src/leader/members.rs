@@ -13,6 +13,7 @@ use mc_api::{
 use serde_json::{Value, json};
 
 use super::{
+    account_bindings::AccountBindings,
     eviction::evicted,
     heartbeat::HEARTBEAT_TIMEOUT,
     resources::is_active,
@@ -39,20 +40,14 @@ pub fn current_cluster_set(snapshot: &LeaderSnapshot) -> Option<&ClusterSet> {
 
 /// Admits or rejects announces, deregisters leaving members, maintains the status of the `ClusterSet`. Missing
 /// heartbeats do not end a membership, unless configured ([`stale`]): exports stay until the member leaves or an
-/// administrator deletes its announce. Clusters in `unrecorded` are admitted later.
-pub fn plan(snapshot: &LeaderSnapshot, unrecorded: &BTreeSet<String>, plan: &mut Plan) {
+/// administrator deletes its announce. A cluster is admitted after its account is bound.
+pub fn plan(snapshot: &LeaderSnapshot, bindings: &AccountBindings, plan: &mut Plan) {
     let set = current_cluster_set(snapshot);
     for announce in snapshot.announces.values() {
         if announce.metadata.deletion_timestamp.is_some() {
             deregister(snapshot, announce, plan);
         } else {
-            admit(
-                snapshot,
-                announce,
-                rejection(snapshot, set, announce),
-                unrecorded,
-                plan,
-            );
+            admit(snapshot, announce, rejection(set, announce), bindings, plan);
         }
     }
     let Some(set) = set else { return };
@@ -83,7 +78,7 @@ pub(super) fn accepted_announces<'a>(
 ) -> impl Iterator<Item = &'a MemberClusterAnnounce> {
     let announces = snapshot.announces.values().map(AsRef::as_ref);
     announces.filter(move |announce: &&MemberClusterAnnounce| {
-        announce.metadata.deletion_timestamp.is_none() && rejection(snapshot, set, announce).is_none()
+        announce.metadata.deletion_timestamp.is_none() && rejection(set, announce).is_none()
     })
 }
 
@@ -94,31 +89,7 @@ pub(super) fn is_admitted(announce: &MemberClusterAnnounce) -> bool {
 }
 
 /// The reason to reject an announce, if any.
-fn rejection(
-    snapshot: &LeaderSnapshot,
-    set: Option<&ClusterSet>,
-    announce: &MemberClusterAnnounce,
-) -> Option<String> {
-    mismatch(set, announce).or_else(|| {
-        // A member stays one beside another, which an earlier version has accepted.
-        let joining = Some(announce).filter(|announce| !is_admitted(announce))?;
-        let id = joining.cluster_id.as_str();
-        let mut others = snapshot.announces.values().map(AsRef::as_ref);
-        let member = others.find(|other: &&MemberClusterAnnounce| {
-            is_admitted(other)
-                && names::is_ambiguous(&other.cluster_id, id)
-                && other.metadata.deletion_timestamp.is_none()
-                && mismatch(set, other).is_none()
-        })?;
-        Some(format!(
-            "clusterID {id:?} and that of member {:?} differ by something behind a dash only",
-            member.cluster_id
-        ))
-    })
-}
-
-/// The difference between an announce and the leader's `ClusterSet`, if any.
-fn mismatch(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option<String> {
+fn rejection(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option<String> {
     let Some(set) = set else {
         return Some("the leader cluster has no ClusterSet yet".to_owned());
     };
@@ -155,7 +126,7 @@ fn admit(
     snapshot: &LeaderSnapshot,
     announce: &MemberClusterAnnounce,
     rejection: Option<String>,
-    unrecorded: &BTreeSet<String>,
+    bindings: &AccountBindings,
     plan: &mut Plan,
 ) {
     let is_admitted = is_admitted(announce);
@@ -176,11 +147,12 @@ fn admit(
     .into_iter()
     .flat_map(|(annotation, wanted)| annotation.changes(announce, wanted.as_deref()))
     .map(|(key, value)| (key.to_owned(), json!(value)))
+    .chain(bound_account(bindings, announce))
     .collect();
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
-    if rejection.is_none() && !is_admitted && !unrecorded.contains(&announce.cluster_id) {
+    if rejection.is_none() && !is_admitted && !bindings.unrecorded.contains(&announce.cluster_id) {
         let finalizer = names::member_announce_finalizer(&announce.cluster_id);
         let finalizers: Vec<_> = announce.finalizers().iter().cloned().chain([finalizer]).collect();
         metadata.insert("finalizers".to_owned(), json!(finalizers));
@@ -196,6 +168,17 @@ fn admit(
         let patch = json!({ "metadata": Value::Object(metadata) });
         plan.patch(ApiServer::Local, announce, patch);
     }
+}
+
+/// The annotation with the account of the announce's cluster, if it lacks that. It remains as evidence of the binding.
+fn bound_account(bindings: &AccountBindings, announce: &MemberClusterAnnounce) -> Option<(String, Value)> {
+    let account = bindings.bound_account(announce)?;
+    let key = names::ANNOTATION_BOUND_ACCOUNT;
+    let is_known = announce
+        .annotations()
+        .get(key)
+        .is_some_and(|known| known == account);
+    (!is_known).then(|| (key.to_owned(), json!(account)))
 }
 
 /// Deletes the exports of a leaving member, then releases its announce.

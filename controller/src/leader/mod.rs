@@ -2,6 +2,7 @@
 //!
 //! Pure: a [`LeaderSnapshot`] yields a [`Plan`]; a snapshot taken after its application yields an empty one.
 
+pub mod account_bindings;
 mod admission;
 pub mod cluster_infos;
 mod endpoint_budget;
@@ -35,7 +36,7 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
         cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
     }
     let bindings = service_account_bindings::plan(snapshot, &mut plan);
-    members::plan(snapshot, &bindings.unrecorded, &mut plan);
+    members::plan(snapshot, &bindings, &mut plan);
     if let Some(set) = members::current_cluster_set(snapshot) {
         eviction::plan(snapshot, set, &mut plan);
     }

@@ -1,13 +1,18 @@
 //! The binding of ServiceAccounts to cluster IDs, the parameter of the admission policies
 //! (deploy/base/leader/admission.yaml).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{ResourceExt, core::ObjectMeta};
-use mc_api::{config::AccountBinding, names, validation};
+use mc_api::{names, validation};
+use serde_json::{Map, Value, json};
 
 use super::{
+    account_bindings::AccountBindings,
     first_use::{self, FirstUse},
     members,
 };
@@ -18,15 +23,6 @@ use crate::{
 
 /// The value of [`names::ANNOTATION_ACCOUNT_BINDING`] on an account of several clusters.
 const SHARED: &str = "Shared";
-
-/// The cluster IDs of `ServiceAccount`s.
-#[derive(Debug)]
-pub struct AccountBindings {
-    /// The IDs by names of accounts. An account with the empty ID may write nothing.
-    pub ids: BTreeMap<String, String>,
-    /// The clusters that are accepted once their binding is recorded.
-    pub unrecorded: BTreeSet<String>,
-}
 
 /// The bindings of `spec.members[].serviceAccount`, the older form.
 #[derive(Default)]
@@ -44,10 +40,9 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
         &snapshot.namespace,
         names::SERVICE_ACCOUNT_BINDINGS,
     );
-    let data = Some(bindings.ids.clone()).filter(|data| !data.is_empty());
     let mode = snapshot.config.account_binding.as_str();
     let same = old.is_some_and(|old| {
-        old.data.clone().filter(|data| !data.is_empty()) == data
+        old.data.clone().unwrap_or_default() == bindings.ids
             && old
                 .annotations()
                 .get(names::ANNOTATION_ACCOUNT_BINDING)
@@ -55,19 +50,43 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
                 == Some(mode)
     });
     if !same {
+        write(snapshot, old, bindings.ids.clone(), plan);
+    }
+    bindings
+}
+
+/// Creates the `ConfigMap`, or changes the version that was read: another one may have newer bindings.
+fn write(
+    snapshot: &LeaderSnapshot,
+    old: Option<&Arc<ConfigMap>>,
+    ids: BTreeMap<String, String>,
+    plan: &mut Plan,
+) {
+    let mode = snapshot.config.account_binding.as_str();
+    let annotations = [(names::ANNOTATION_ACCOUNT_BINDING.to_owned(), mode.to_owned())];
+    let Some(old) = old else {
         let map = ConfigMap {
             metadata: ObjectMeta {
                 name: Some(names::SERVICE_ACCOUNT_BINDINGS.to_owned()),
                 namespace: Some(snapshot.namespace.clone()),
-                annotations: Some([(names::ANNOTATION_ACCOUNT_BINDING.to_owned(), mode.to_owned())].into()),
+                annotations: Some(annotations.into()),
                 ..ObjectMeta::default()
             },
-            data,
+            data: Some(ids),
             ..ConfigMap::default()
         };
-        plan.apply(ApiServer::Local, &map);
-    }
-    bindings
+        return plan.create(ApiServer::Local, &map);
+    };
+    let gone = old
+        .data
+        .iter()
+        .flatten()
+        .filter(|(account, _)| !ids.contains_key(*account));
+    let mut data: Map<_, _> = gone.map(|(account, _)| (account.clone(), Value::Null)).collect();
+    data.extend(ids.iter().map(|(account, id)| (account.clone(), json!(id))));
+    let annotations: BTreeMap<_, _> = annotations.into();
+    let patch = json!({ "metadata": { "annotations": annotations }, "data": data });
+    plan.patch(ApiServer::Local, old.as_ref(), patch);
 }
 
 /// The annotation of an account is preferred to `spec.members`, and both to its first use. An account without any of
@@ -113,10 +132,7 @@ fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
         ids.insert(name, checked.unwrap_or_default().to_owned());
     }
     withdraw_ambiguous(snapshot, &mut ids, plan);
-    let FirstUse { bindings, unrecorded } = match snapshot.config.account_binding {
-        AccountBinding::OnFirstUse => first_use::bindings(snapshot, &ids, &open, plan),
-        AccountBinding::Required | AccountBinding::Shared => FirstUse::default(),
-    };
+    let FirstUse { bindings, unrecorded } = first_use::bindings(snapshot, &ids, &open, plan);
     ids.extend(bindings);
     AccountBindings { ids, unrecorded }
 }

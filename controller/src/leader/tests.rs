@@ -563,7 +563,7 @@ fn service_accounts_are_bound_to_clusters() {
         json!(map.expect("a ConfigMap").data)
     };
     settle(&mut snapshot);
-    assert_eq!(identities(&snapshot), json!(null), "no account is bound");
+    assert_eq!(identities(&snapshot), json!({}), "no account is bound");
     insert(
         &mut snapshot.service_accounts,
         account("member-east", Some("east")),
@@ -595,8 +595,10 @@ fn service_accounts_are_bound_to_clusters() {
         identities(&snapshot),
         json!({ "member-east": "eastern", "member-odd": "" })
     );
-    // A foreign change of what an administrator has bound is reverted, and so is that of an account that does not exist.
-    let map = json!({ "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS, "namespace": NS }, "data": { "none": "east" } });
+    // A foreign change of what an administrator has bound is reverted.
+    let data = json!({ "member-east": "west", "member-odd": "east" });
+    let map =
+        json!({ "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS, "namespace": NS }, "data": data });
     insert(&mut snapshot.service_account_bindings, object::<ConfigMap>(map));
     settle(&mut snapshot);
     assert_eq!(

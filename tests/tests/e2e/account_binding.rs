@@ -149,6 +149,9 @@ fn an_account_without_a_cluster_id_belongs_to_the_first_cluster_that_joins_with_
         &export("e2e-cluster-other"),
         "spec.clusterID: must be e2e-cluster-novice",
     );
+    let mut forged = joins(NOVICE.id, NOVICE.account);
+    forged["metadata"]["annotations"]["mc-gateway.io/bound-account"] = json!(THIEF);
+    refused(NOVICE.account, &forged, "only the leader sets it");
     // Names of exports of "e2e-cluster" could be those of the cluster.
     let ambiguous = "differ by something behind a dash only";
     refused(THIEF, &export("e2e-cluster"), ambiguous);

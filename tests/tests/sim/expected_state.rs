@@ -12,6 +12,7 @@ use mc_test_kit::fake_apiserver::store::{Actor, Key, Store, StoredObject};
 use serde_json::{Value, json};
 
 use crate::{
+    accounts,
     endpoint_ranges::{self, Networks},
     invariants::{
         antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
@@ -113,7 +114,7 @@ pub(crate) fn leftovers(world: &Simulation) -> (Vec<Key>, Vec<Key>) {
 
 /// All differences from the expected state.
 pub(crate) fn differences(world: &Simulation) -> Vec<String> {
-    let mut report = Differences(vec![]);
+    let mut report = Differences(accounts::differences(&world.clusters[0].store));
     let members: BTreeMap<usize, String> = (1..world.clusters.len())
         .filter_map(|i| Some((i, wanted_cluster_id(&world.clusters[i])?)))
         .collect();

@@ -32,6 +32,7 @@ use mc_test_kit::fake_apiserver::{
 use serde_json::{Value, json};
 
 use crate::{
+    accounts::check_bindings,
     endpoint_ranges::Networks,
     foreign_writes::{check_foreign, check_scope, is_own_id},
     heartbeats::HeartbeatLog,
@@ -239,6 +240,7 @@ impl Invariants {
         if matches!(actor, Actor::Leader | Actor::Member(_)) {
             check_foreign(server, actor, change, &mut found);
             check_scope(clusters, server, actor, change, &mut found);
+            check_bindings(change, &mut found);
             if change.deleted
                 || change.new.is_terminating() && change.old.as_ref().is_some_and(|o| !o.is_terminating())
             {

@@ -10,6 +10,7 @@
     reason = "a test fails by panicking, and a simulation knows its indices"
 )]
 
+mod accounts;
 mod apply_requests;
 mod deregistration;
 mod election;

@@ -12,6 +12,7 @@ use mc_test_kit::fake_apiserver::{
 use serde_json::{Value, json};
 
 use crate::{
+    accounts,
     invariants::{antrea, core, mcs, slices},
     simulation::{LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SET, Simulation},
 };
@@ -110,6 +111,7 @@ impl Simulation {
         for number in 1..=2 {
             self.add_node(server, number);
         }
+        self.create_account(server);
         self.rotate_token(server, "first");
         if server.is_multiple_of(2) {
             let cidr = format!("10.{}.0.0/16", 100 + server);
@@ -157,7 +159,7 @@ impl Simulation {
 
     /// Rotates the member token on both sides.
     pub(crate) fn rotate_token(&mut self, server: usize, token: &str) {
-        let token = format!("{token}-{server}");
+        let token = accounts::token(server, token);
         self.clusters[0].tokens.retain(|_, whose| *whose != server);
         self.clusters[0].tokens.insert(token.clone(), server);
         let encode = |text: &str| json!(ByteString(text.as_bytes().to_vec()));

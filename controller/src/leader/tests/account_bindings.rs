@@ -5,6 +5,7 @@ use mc_api::config::AccountBinding;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::plan::WriteOp;
 
 fn account(snapshot: &mut LeaderSnapshot, name: &str, annotation: Option<(&str, &str)>) {
     let mut account: ServiceAccount = object(json!({ "metadata": { "name": name, "namespace": NS } }));
@@ -76,22 +77,88 @@ fn an_account_belongs_to_the_first_cluster_that_joins_with_it() {
 }
 
 #[test]
-fn a_binding_by_first_use_outlasts_its_member_and_ends_with_its_account() {
+fn a_binding_by_first_use_outlasts_its_member_and_its_account() {
     let mut snapshot = without_members();
     account(&mut snapshot, "member-east", None);
+    account(&mut snapshot, "mallory", None);
     insert(&mut snapshot.announces, joins("east", "member-east"));
     settle(&mut snapshot);
-    delete(
-        &mut snapshot.announces,
-        &NamespacedName::new(NS, &names::member_announce("east")),
-    );
+    let announce = NamespacedName::new(NS, names::member_announce("east"));
+    delete(&mut snapshot.announces, &announce);
     insert(&mut snapshot.announces, joins("east2", "member-east"));
     settle(&mut snapshot);
     assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+    // A list from an old state lacks the account.
     delete(
         &mut snapshot.service_accounts,
         &NamespacedName::new(NS, "member-east"),
     );
+    insert(&mut snapshot.announces, joins("east", "mallory"));
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+    // An administrator assigns the ID.
+    account(
+        &mut snapshot,
+        "member-east-2",
+        Some((names::ANNOTATION_CLUSTER_ID, "east")),
+    );
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east-2": "east" }));
+}
+
+#[test]
+fn a_lost_binding_returns_from_the_accepted_announce() {
+    let mut snapshot = without_members();
+    account(&mut snapshot, "member-east", None);
+    account(&mut snapshot, "mallory", None);
+    insert(&mut snapshot.announces, joins("east", "member-east"));
+    settle(&mut snapshot);
+    snapshot.service_account_bindings = ObjectMap::default();
+    // A newcomer that is older, by a clock that was set back, does not get the ID.
+    let mut newcomer = joins("south", "member-east");
+    newcomer.metadata.creation_timestamp = None;
+    insert(&mut snapshot.announces, newcomer);
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+}
+
+#[test]
+fn a_binding_is_written_to_the_version_that_was_read() {
+    let mut snapshot = without_members();
+    account(&mut snapshot, "member-east", None);
+    insert(&mut snapshot.announces, joins("east", "member-east"));
+    let op = |writes: &[Write]| {
+        let to_bindings = |write: &&Write| write.target.name == names::SERVICE_ACCOUNT_BINDINGS;
+        writes.iter().find(to_bindings).map(|write| write.op.clone())
+    };
+    assert!(matches!(op(&reconcile(&mut snapshot)), Some(WriteOp::Create(_))));
+    let map = snapshot.service_account_bindings.values().next().unwrap();
+    let mut map = map.as_ref().clone();
+    map.metadata.resource_version = Some("7".to_owned());
+    insert(&mut snapshot.service_account_bindings, map);
+    account(
+        &mut snapshot,
+        "member-west",
+        Some((names::ANNOTATION_CLUSTER_ID, "west")),
+    );
+    let Some(WriteOp::Patch(patch)) = op(&make_plan(&mut snapshot).writes) else {
+        panic!("no patch")
+    };
+    assert_eq!(patch.value()["metadata"]["resourceVersion"], "7");
+}
+
+#[test]
+fn required_keeps_bindings_and_makes_none() {
+    let mut snapshot = without_members();
+    account(&mut snapshot, "member-east", None);
+    account(&mut snapshot, "member-west", None);
+    insert(&mut snapshot.announces, joins("east", "member-east"));
+    settle(&mut snapshot);
+    snapshot.config.account_binding = AccountBinding::Required;
+    insert(&mut snapshot.announces, joins("west", "member-west"));
+    settle(&mut snapshot);
+    assert_eq!(bound(&snapshot), json!({ "member-east": "east" }));
+    snapshot.config.account_binding = AccountBinding::Shared;
     settle(&mut snapshot);
     assert_eq!(bound(&snapshot), json!({}));
 }
@@ -207,27 +274,6 @@ fn an_account_gets_no_id_that_extends_the_id_of_a_member() {
             ),
         );
     }
-}
-
-#[test]
-fn a_cluster_with_an_id_that_extends_the_id_of_a_member_does_not_join() {
-    let mut snapshot = without_members();
-    insert(&mut snapshot.announces, joins("east", "a"));
-    account(&mut snapshot, "a", None);
-    settle(&mut snapshot);
-    account(&mut snapshot, "b", None);
-    insert(&mut snapshot.announces, joins("east-1", "b"));
-    settle(&mut snapshot);
-    assert!(!is_accepted(&snapshot, "east-1"));
-    assert_eq!(bound(&snapshot), json!({ "a": "east" }));
-    assert_issue(
-        &mut snapshot,
-        "rejected: clusterID \"east-1\" and that of member \"east\" differ by something behind a dash only",
-    );
-    // Two members of an earlier version remain.
-    insert(&mut snapshot.announces, accepted("east-1"));
-    settle(&mut snapshot);
-    assert!(is_accepted(&snapshot, "east") && is_accepted(&snapshot, "east-1"));
 }
 
 proptest! {

@@ -53,8 +53,8 @@ pub const ANNOTATION_DRAINING_SINCE: &str = "mc-gateway.io/draining-since";
 pub const ANNOTATION_PRIMARY: &str = "mc-gateway.io/primary";
 /// On a Service: it is an import.
 pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-service";
-/// Superset, on an imported Service, `ServiceImport`, `LabelIdentity` or `ClusterNetworkPolicy`: the Namespace of the member
-/// controller that has made it.
+/// Superset, on an imported Service, `ServiceImport`, `LabelIdentity` or `ClusterNetworkPolicy`: the Namespace of the
+/// member controller that has made it.
 pub const ANNOTATION_IMPORT_OWNER: &str = "mc-gateway.io/imported-by";
 /// Superset, on a `ServiceImport`: the keys of the labels and annotations exported with the Service.
 pub const ANNOTATION_EXPORTED_KEYS: &str = "mc-gateway.io/exported-keys";
@@ -143,8 +143,8 @@ pub const LABEL_MCS_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-nam
 /// On an `EndpointSlice`: the cluster of its endpoints.
 pub const LABEL_MCS_SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
 
-/// Whether one cluster ID is another one with a dash and more behind it: names of `ResourceExport`s begin with the ID of
-/// their cluster, and those of `a` and `a-b` can be equal.
+/// Whether one cluster ID is another one with a dash and more behind it: names of `ResourceExport`s begin with the ID
+/// of their cluster, and those of `a` and `a-b` can be equal.
 #[must_use]
 pub fn is_ambiguous(one: &str, other: &str) -> bool {
     let extends = |id: &str, short: &str| id.strip_prefix(short).is_some_and(|rest| rest.starts_with('-'));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_ambiguous_by_what_follows_a_dash() {
+    fn ids_are_ambiguous_by_the_text_behind_a_dash() {
         for (one, other) in [("a", "a-b"), ("a-b", "a-b-c"), ("a", "a-")] {
             assert!(
                 is_ambiguous(one, other) && is_ambiguous(other, one),

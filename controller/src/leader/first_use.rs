@@ -26,8 +26,8 @@ pub(super) struct FirstUse {
     pub unrecorded: BTreeSet<String>,
 }
 
-/// The bindings of accounts without one by an administrator (`explicit`). An ID that an administrator has bound is bound to
-/// no other account.
+/// The bindings of accounts without one by an administrator (`explicit`). An ID that an administrator has bound is
+/// bound to no other account.
 ///
 /// A recorded binding also outlasts its account: a list of ServiceAccounts that an API server answers from an old state
 /// lacks accounts, and another one must not take their IDs.

@@ -137,7 +137,7 @@ fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
     AccountBindings { ids, unrecorded }
 }
 
-/// Withdraws the right to write of accounts with an ID that is [ambiguous](names::is_ambiguous) beside that of a member.
+/// Withdraws the right to write of accounts with an ID that is [ambiguous](names::is_ambiguous) beside a member's.
 fn withdraw_ambiguous(snapshot: &LeaderSnapshot, ids: &mut BTreeMap<String, String>, plan: &mut Plan) {
     let members = members::accepted(snapshot);
     for (account, id) in ids {

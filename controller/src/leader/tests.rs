@@ -595,7 +595,7 @@ fn service_accounts_are_bound_to_clusters() {
         identities(&snapshot),
         json!({ "member-east": "eastern", "member-odd": "" })
     );
-    // A foreign change of what an administrator has bound is reverted.
+    // A foreign change of bindings by an administrator is reverted.
     let data = json!({ "member-east": "west", "member-odd": "east" });
     let map =
         json!({ "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS, "namespace": NS }, "data": data });

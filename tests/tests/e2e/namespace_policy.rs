@@ -11,27 +11,14 @@ use crate::{
 const WEST_NODE: &str = "west-n2";
 const IMPORTED: &str = "antrea-mc-web";
 
-/// Sets the configuration of east; `Open` has no list.
-fn allow(namespaces: Option<&str>) {
-    match namespaces {
-        Some(namespaces) => {
-            EAST.configure("namespacePolicy", "Strict");
-            EAST.configure("allowedNamespaces", namespaces);
-        }
-        None => {
-            EAST.configure("allowedNamespaces", "[]");
-            EAST.configure("namespacePolicy", "Open");
-        }
-    }
-}
-
 #[test]
 fn a_closed_namespace_exports_and_imports_nothing() {
     let ns = Namespace::create("e2e-closed");
     ns.serve(WEST, WEST_NODE, 1);
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
-    allow(Some("[e2e-other]"));
+    EAST.configure("namespacePolicy", "Strict");
+    EAST.configure("allowedNamespaces", "[e2e-other]");
     EAST.wait_gone(ns.0, "service", IMPORTED, SHORT_TIMEOUT);
     ns.export(EAST);
     EAST.wait_for("the reason at the ServiceExport", SHORT_TIMEOUT, || {
@@ -47,8 +34,11 @@ fn a_closed_namespace_exports_and_imports_nothing() {
         WEST.get(ns.0, "service", IMPORTED).is_some(),
         "west has no such policy"
     );
-    allow(None);
+    EAST.configure("allowedNamespaces", "[]");
+    EAST.configure("namespacePolicy", "Open");
     EAST.wait_for("the Service returns", SHORT_TIMEOUT, || {
-        EAST.get(ns.0, "service", IMPORTED).map(drop).ok_or("none")
+        EAST.get(ns.0, "service", IMPORTED)
+            .map(drop)
+            .ok_or_else(|| "none".to_owned())
     });
 }

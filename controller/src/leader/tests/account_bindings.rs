@@ -31,7 +31,7 @@ fn bound(snapshot: &LeaderSnapshot) -> Value {
 }
 
 fn is_accepted(snapshot: &LeaderSnapshot, cluster: &str) -> bool {
-    let announce = &snapshot.announces[&NamespacedName::new(NS, &names::member_announce(cluster))];
+    let announce = &snapshot.announces[&NamespacedName::new(NS, names::member_announce(cluster))];
     announce
         .finalizers()
         .contains(&names::member_announce_finalizer(cluster))
@@ -293,7 +293,7 @@ proptest! {
         let mut before = bound(&snapshot);
         for (step, account, cluster) in steps {
             let (account, cluster) = (ACCOUNTS[account], CLUSTERS[cluster]);
-            let announce = NamespacedName::new(NS, &names::member_announce(cluster));
+            let announce = NamespacedName::new(NS, names::member_announce(cluster));
             match step {
                 0 => delete(&mut snapshot.announces, &announce),
                 _ => insert(&mut snapshot.announces, joins(cluster, account)),

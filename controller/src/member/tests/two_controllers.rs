@@ -83,15 +83,17 @@ fn settle_both(one: &mut MemberSnapshot, other: &mut MemberSnapshot) {
     assert!(converged, "{:#?} {:#?}", plan(one).writes, plan(other).writes);
 }
 
+/// Adds objects as text.
+fn add<K: kube::Resource<DynamicType = ()>>(all: &mut Vec<String>, objects: &ObjectMap<K>) {
+    for object in objects.values() {
+        let owner = object.annotations().get("mc-gateway.io/imported-by");
+        all.push(format!("{} {} {owner:?}", K::kind(&()), object.name_any()));
+    }
+}
+
 /// The imported objects as text, with their owners.
 fn imported(snapshot: &MemberSnapshot) -> Vec<String> {
     let mut all = vec![];
-    fn add<K: kube::Resource<DynamicType = ()>>(all: &mut Vec<String>, objects: &ObjectMap<K>) {
-        for object in objects.values() {
-            let owner = object.annotations().get("mc-gateway.io/imported-by");
-            all.push(format!("{} {} {owner:?}", K::kind(&()), object.name_any()));
-        }
-    }
     add(&mut all, &snapshot.services);
     add(&mut all, &snapshot.service_imports);
     add(&mut all, &snapshot.endpoint_slices);
@@ -165,7 +167,7 @@ fn imports_of_an_earlier_version_get_their_owner() {
 }
 
 proptest! {
-    /// Whatever the two leaders offer, each name is imported once, and a withdrawal leaves the other's imports alone.
+    /// For any offers of the two leaders, each name is imported once, and a withdrawal leaves the other's imports.
     #[test]
     fn two_controllers_converge(
         first in proptest::collection::btree_set(0..4_u8, 0..4),

@@ -15,6 +15,9 @@ pub const LEADER_NAMESPACE: &str = "antrea-multicluster";
 /// Default Namespace of the member controller and the gateways.
 pub const MEMBER_NAMESPACE: &str = "kube-system";
 
+/// The Namespace that each cluster has, and no other cluster with the same UID.
+pub const SYSTEM_NAMESPACE: &str = "kube-system";
+
 /// The Lease of the leader controllers of a cluster, in the Namespace of the exchanged objects.
 pub const LEASE_LEADER: &str = "mc-controller-leader";
 /// The Lease of the member controllers of a cluster, in their Namespace.
@@ -80,6 +83,8 @@ pub const ANNOTATION_MAX_LABEL_IDENTITIES: &str = "mc-gateway.io/max-label-ident
 pub const ANNOTATION_MAX_PREFIXES: &str = "mc-gateway.io/max-prefixes";
 /// Superset, on a `MemberClusterAnnounce`: the `ServiceAccount` that its member uses in the leader cluster.
 pub const ANNOTATION_SERVICE_ACCOUNT: &str = "mc-gateway.io/service-account";
+/// Superset, on a `MemberClusterAnnounce`: the UID of the Namespace [`SYSTEM_NAMESPACE`] of the cluster that writes it.
+pub const ANNOTATION_CLUSTER_UID: &str = "mc-gateway.io/cluster-uid";
 /// Superset, on a `MemberClusterAnnounce`, written by the leader: the `ServiceAccount` that is bound to its cluster.
 pub const ANNOTATION_BOUND_ACCOUNT: &str = "mc-gateway.io/bound-account";
 /// Superset, in the leader cluster. On the `ConfigMap` [`SERVICE_ACCOUNT_BINDINGS`]: `accountBinding` of the leader's

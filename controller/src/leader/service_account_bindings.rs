@@ -131,17 +131,25 @@ fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
         }
         ids.insert(name, checked.unwrap_or_default().to_owned());
     }
-    withdraw_ambiguous(snapshot, &mut ids, plan);
     let FirstUse { bindings, unrecorded } = first_use::bindings(snapshot, &ids, &open, plan);
+    let bound: BTreeSet<_> = ids.values().chain(bindings.values()).cloned().collect();
+    withdraw_ambiguous(snapshot, &bound, &mut ids, plan);
     ids.extend(bindings);
     AccountBindings { ids, unrecorded }
 }
 
-/// Withdraws the right to write of accounts with an ID that is [ambiguous](names::is_ambiguous) beside a member's.
-fn withdraw_ambiguous(snapshot: &LeaderSnapshot, ids: &mut BTreeMap<String, String>, plan: &mut Plan) {
+/// Withdraws the right to write of accounts with an ID that is [ambiguous](names::is_ambiguous) beside that of a member
+/// with a `bound` ID. A member without a bound account does not block an account of an administrator.
+fn withdraw_ambiguous(
+    snapshot: &LeaderSnapshot,
+    bound: &BTreeSet<String>,
+    ids: &mut BTreeMap<String, String>,
+    plan: &mut Plan,
+) {
     let members = members::accepted(snapshot);
     for (account, id) in ids {
-        let other = members.iter().find(|member| names::is_ambiguous(member, id));
+        let blocks = |member: &&&str| bound.contains(**member) && names::is_ambiguous(member, id);
+        let other = members.iter().find(blocks);
         if let Some(member) = other.filter(|_| !members.contains(id.as_str())) {
             plan.issue(
                 format!("ServiceAccount {account}"),

@@ -7,7 +7,10 @@ use mc_api::{
     cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
 };
 
-use super::membership_record::{LeaderEndpoint, MembershipRecord};
+use super::{
+    cluster_copy,
+    membership_record::{LeaderEndpoint, MembershipRecord},
+};
 use crate::{
     plan::{ApiServer, Plan},
     snapshot::Membership,
@@ -16,6 +19,8 @@ use crate::{
 /// The objects of a former member in the leader cluster.
 #[derive(Clone, Debug, Default)]
 pub struct FormerMemberObjects {
+    /// The UID of this cluster's Namespace `kube-system`.
+    pub own_uid: Option<String>,
     /// The announce of that cluster ID, of whichever set.
     pub announce: Option<MemberClusterAnnounce>,
     /// The exports of the namespace; read only once the announce is gone.
@@ -37,8 +42,10 @@ pub fn ended<'a>(
 pub fn plan(membership: &Membership, objects: &FormerMemberObjects) -> Plan {
     let mut plan = Plan::default();
     if let Some(announce) = &objects.announce {
-        // An announce of another set belongs to another membership of this cluster.
-        if announce.cluster_set_id == membership.cluster_set {
+        // An announce of another set belongs to another membership of this cluster, and one with another UID to a
+        // cluster of which this one is a copy.
+        let is_own = cluster_copy::foreign_uid(announce, objects.own_uid.as_deref()).is_none();
+        if is_own && announce.cluster_set_id == membership.cluster_set {
             plan.delete(ApiServer::Leader, announce);
         }
         return plan;
@@ -53,6 +60,7 @@ pub fn plan(membership: &Membership, objects: &FormerMemberObjects) -> Plan {
 
 #[cfg(test)]
 mod tests {
+    use mc_api::names;
     use serde_json::json;
 
     use super::*;
@@ -92,6 +100,7 @@ mod tests {
         let mut objects = FormerMemberObjects {
             announce: Some(announce("set")),
             exports: vec![export("west"), export("east")],
+            ..FormerMemberObjects::default()
         };
         assert_eq!(deleted(&objects), ["member-announce-from-west"]);
         let meta = objects.announce.as_mut().map(|a| &mut a.metadata);
@@ -108,7 +117,23 @@ mod tests {
         let objects = FormerMemberObjects {
             announce: Some(announce("other")),
             exports: vec![export("west")],
+            ..FormerMemberObjects::default()
         };
         assert!(deleted(&objects).is_empty());
+    }
+
+    #[test]
+    fn a_copy_deregisters_nothing_of_its_original() {
+        let mut original = announce("set");
+        let annotation = (names::ANNOTATION_CLUSTER_UID.to_owned(), "original".to_owned());
+        original.metadata.annotations = Some([annotation].into());
+        for (own_uid, deletions) in [(Some("copy"), 0), (Some("original"), 1), (None, 1)] {
+            let objects = FormerMemberObjects {
+                own_uid: own_uid.map(str::to_owned),
+                announce: Some(original.clone()),
+                exports: vec![],
+            };
+            assert_eq!(deleted(&objects).len(), deletions, "{own_uid:?}");
+        }
     }
 }

@@ -11,6 +11,8 @@ use mc_api::{
 use serde_json::{Value, json};
 
 use super::{
+    announce::announce,
+    cluster_copy::{other_cluster, own_uid},
     connection_config::{connection_config, credentials},
     leader_account::account_name,
     membership_record,
@@ -45,17 +47,6 @@ pub fn active_cluster_set(snapshot: &MemberSnapshot) -> Option<&ClusterSet> {
         .values()
         .filter(|s| s.metadata.deletion_timestamp.is_none())
         .min_by_key(|s| (s.creation_timestamp(), s.name_any()))
-        .map(AsRef::as_ref)
-}
-
-/// This cluster's announce in the leader cluster.
-#[must_use]
-pub fn announce<'a>(leader: &'a RemoteObjects, set: &ClusterSet) -> Option<&'a MemberClusterAnnounce> {
-    let name = names::member_announce(&set.spec.cluster_id);
-    leader
-        .announces
-        .values()
-        .find(|a| a.name_any() == name)
         .map(AsRef::as_ref)
 }
 
@@ -151,9 +142,18 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
         if let Some(Value::String(account)) = account(snapshot, set) {
             annotations.insert(names::ANNOTATION_SERVICE_ACCOUNT.to_owned(), account);
         }
+        if let Some(uid) = own_uid(snapshot) {
+            annotations.insert(names::ANNOTATION_CLUSTER_UID.to_owned(), uid);
+        }
         return plan.create(ApiServer::Leader, &new);
     };
     if old.metadata.deletion_timestamp.is_some() {
+        return;
+    }
+    if let Some(other) = other_cluster(snapshot, leader, set) {
+        if let Ok(at) = snapshot.now.checked_add(other.remaining) {
+            plan.requeue_at(at);
+        }
         return;
     }
     // IDs are immutable: this is the announce of an earlier membership.
@@ -169,13 +169,16 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
         .filter(|due| *due > snapshot.now);
     let stated = json!(old.annotations().get(names::ANNOTATION_SERVICE_ACCOUNT));
     let changed_account = account(snapshot, set).filter(|account| *account != stated);
-    match due.filter(|_| changed_account.is_none()) {
+    let known_uid = old.annotations().get(names::ANNOTATION_CLUSTER_UID);
+    let changed_uid = own_uid(snapshot).filter(|uid| known_uid != Some(uid));
+    match due.filter(|_| changed_account.is_none() && changed_uid.is_none()) {
         Some(due) if due.duration_since(snapshot.now) <= HEARTBEAT_PERIOD => plan.requeue_at(due),
         // No heartbeat, an overdue one, or a time in the future after a clock was set back.
         _ => {
             let annotations: serde_json::Map<_, _> = [(names::ANNOTATION_TOUCH_TS, json!(now))]
                 .into_iter()
                 .chain(changed_account.map(|account| (names::ANNOTATION_SERVICE_ACCOUNT, account)))
+                .chain(changed_uid.map(|uid| (names::ANNOTATION_CLUSTER_UID, json!(uid))))
                 .map(|(key, value)| (key.to_owned(), value))
                 .collect();
             let touch = json!({ "metadata": { "annotations": annotations } });
@@ -218,6 +221,12 @@ pub fn not_ready_reason(snapshot: &MemberSnapshot, set: &ClusterSet) -> Option<N
     let Some(leader) = snapshot.leader.as_ref().filter(|l| l.synced) else {
         return Some(NotReadyReason::Connecting { server: spec.server });
     };
+    if let Some(other) = other_cluster(snapshot, leader, set) {
+        return Some(NotReadyReason::ClonedCluster {
+            cluster_id: set.spec.cluster_id.clone(),
+            uid: other.uid,
+        });
+    }
     match acceptance(leader, set) {
         Acceptance::Accepted => None,
         Acceptance::Pending => Some(NotReadyReason::NotAccepted),

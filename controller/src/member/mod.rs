@@ -5,7 +5,9 @@
 
 pub mod address_groups;
 mod address_slices;
+pub mod announce;
 mod antrea_endpoints;
+pub mod cluster_copy;
 pub mod cluster_info;
 pub mod connection_config;
 pub mod default_tiers;
@@ -109,11 +111,12 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     plan
 }
 
-/// The membership, if the leader has accepted it and its lists are complete.
+/// The membership, if the leader has accepted it, its lists are complete, and no other cluster has its ID.
 fn active_membership<'a>(snapshot: &'a MemberSnapshot, set: &'a ClusterSet) -> Option<ActiveMembership<'a>> {
     let leader = snapshot.leader.as_ref().filter(|l| l.synced)?;
     let accepted = membership::acceptance(leader, set) == membership::Acceptance::Accepted;
-    accepted.then_some(ActiveMembership {
+    let is_copy = cluster_copy::other_cluster(snapshot, leader, set).is_some();
+    (accepted && !is_copy).then_some(ActiveMembership {
         cluster_id: &set.spec.cluster_id,
         leader_namespace: membership::leader_namespace(set),
         leader,

@@ -56,6 +56,17 @@ pub enum NotReadyReason {
         /// The URL.
         server: String,
     },
+    /// Another cluster uses the ID of this one.
+    #[error(
+        "spec.clusterID: {cluster_id:?} is in use by another cluster, with UID {uid:?} of its Namespace kube-system: one \
+         of both is a copy; imports are kept, nothing is exported"
+    )]
+    ClonedCluster {
+        /// The ID.
+        cluster_id: String,
+        /// The UID of the other cluster's Namespace `kube-system`.
+        uid: String,
+    },
     /// The leader's controller has not processed the announce yet.
     #[error("the leader has not accepted this cluster yet")]
     NotAccepted,
@@ -80,6 +91,7 @@ impl NotReadyReason {
             Self::SecretIncomplete { .. } => "SecretIncomplete",
             Self::SecretPending { .. } | Self::Connecting { .. } => "Connecting",
             Self::Disconnected { .. } => "Disconnected",
+            Self::ClonedCluster { .. } => "ClonedCluster",
             Self::NotAccepted => "NotAccepted",
             Self::Rejected { .. } => "Refused",
         }

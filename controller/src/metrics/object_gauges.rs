@@ -14,6 +14,7 @@ use mc_api::{
 
 use crate::{
     member::{
+        announce,
         imported_service::is_imported,
         imports::targets_cluster,
         membership::{self, Acceptance},
@@ -170,7 +171,7 @@ impl MemberGauges {
             return counts;
         };
         counts.accepted = membership::acceptance(leader, set) == Acceptance::Accepted;
-        counts.heartbeat = membership::announce(leader, set)
+        counts.heartbeat = announce::announce(leader, set)
             .and_then(|a| a.annotations().get(names::ANNOTATION_TOUCH_TS)?.parse().ok());
         let offered = leader.imports.values().filter(|i| {
             i.spec.kind == import_kind::SERVICE_IMPORT

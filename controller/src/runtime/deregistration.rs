@@ -60,6 +60,8 @@ enum CleanupResult {
 pub struct Deregistrations {
     fence: Fence,
     changed: Arc<Notify>,
+    /// The UID of this cluster's Namespace `kube-system`.
+    own_uid: Option<String>,
     tasks: BTreeMap<Membership, DeregistrationTask>,
 }
 
@@ -76,6 +78,8 @@ struct Deregistration {
     /// The client of the last connection; its token may have been revoked.
     last_client: Option<Client>,
     secrets: Api<Secret>,
+    /// The UID of this cluster's Namespace `kube-system`.
+    own_uid: Option<String>,
     env: Arc<dyn Environment>,
     fence: Fence,
 }
@@ -89,8 +93,14 @@ impl Deregistrations {
         Self {
             fence,
             changed,
+            own_uid: None,
             tasks: BTreeMap::new(),
         }
+    }
+
+    /// Sets the UID of this cluster's Namespace `kube-system`, for deregistrations that start from now on.
+    pub fn set_own_uid(&mut self, uid: Option<String>) {
+        self.own_uid = uid;
     }
 
     /// Starts or continues a deregistration with the current credentials of the endpoint's Secret, one of `secrets`;
@@ -118,6 +128,7 @@ impl Deregistrations {
             endpoint: endpoint.clone(),
             last_client,
             secrets,
+            own_uid: self.own_uid.clone(),
             env: env.clone(),
             fence: self.fence.clone(),
         };
@@ -194,7 +205,8 @@ impl Deregistration {
         }
         let read = async {
             let client = self.client().await?;
-            let objects = read_objects(&client, &self.membership).await?;
+            let mut objects = read_objects(&client, &self.membership).await?;
+            objects.own_uid.clone_from(&self.own_uid);
             Ok((client, objects))
         };
         let no_answer = |_| Err(format!("no answer within {} s", READ_TIMEOUT.as_secs()));
@@ -255,7 +267,11 @@ async fn read_objects(client: &Client, membership: &Membership) -> Result<Former
         Some(_) => vec![],
         None => list_exports(client, &membership.namespace).await?,
     };
-    Ok(FormerMemberObjects { announce, exports })
+    Ok(FormerMemberObjects {
+        own_uid: None,
+        announce,
+        exports,
+    })
 }
 
 /// All exports of a namespace. Objects that do not match their type are skipped: this cluster did not write them.

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     fence::Fence,
     member::{
-        self, address_groups, connection_config, deregistration, membership,
+        self, address_groups, announce, cluster_copy, connection_config, deregistration, membership,
         membership_record::MembershipRecord,
         unreadable_imports,
         without_cluster_set::{self, MembershipPhase},
@@ -66,6 +66,8 @@ struct Member {
     /// The watch of the addresses of Pods, while agents need them.
     pod_addresses: Option<(PodAddressWatch, AbortOnDrop)>,
     status_times: StatusTimes,
+    /// The heartbeat in this cluster's announce, and the time of its change.
+    heartbeat_seen: Option<(String, Instant)>,
     metrics: Arc<Metrics>,
 }
 
@@ -213,6 +215,7 @@ impl Member {
             connect_error: None,
             closed: vec![],
             status_times: StatusTimes::default(),
+            heartbeat_seen: None,
             metrics,
         }
     }
@@ -295,6 +298,7 @@ impl Member {
         }
         let set = membership::active_cluster_set(snapshot);
         let record = MembershipRecord::from_snapshot(snapshot);
+        self.deregistrations.set_own_uid(cluster_copy::own_uid(snapshot));
         self.deregistrations.retain(|membership| {
             let state = snapshot.deregistrations.get(membership);
             let is_confirmed = state == Some(&DeregistrationState::Confirmed);
@@ -366,7 +370,7 @@ impl Member {
         };
         let stores = &self.stores;
         let cluster_sets = stores.cluster_sets.full_snapshot();
-        MemberSnapshot {
+        let mut snapshot = MemberSnapshot {
             now,
             namespace: self.namespace.clone(),
             config: self.config.clone(),
@@ -400,7 +404,35 @@ impl Member {
             status_times: self.status_times.clone(),
             secret: self.secret_state(),
             connection,
+            announce_unchanged_for: Duration::ZERO,
             leader: self.connection.as_mut().map(|c| c.remote_objects(now)),
+        };
+        snapshot.announce_unchanged_for = self.announce_unchanged_for(&snapshot);
+        snapshot
+    }
+
+    /// The time since the last heartbeat in this cluster's announce.
+    fn announce_unchanged_for(&mut self, snapshot: &MemberSnapshot) -> Duration {
+        let is_connected = snapshot.connection == LeaderConnectionState::Up;
+        let leader = snapshot
+            .leader
+            .as_ref()
+            .filter(|leader| is_connected && leader.synced);
+        let set = membership::active_cluster_set(snapshot);
+        let announce = leader
+            .zip(set)
+            .and_then(|(leader, set)| announce::announce(leader, set));
+        let Some(heartbeat) = announce.map(announce::last_heartbeat) else {
+            self.heartbeat_seen = None;
+            return Duration::ZERO;
+        };
+        let now = Instant::now();
+        match &self.heartbeat_seen {
+            Some((known, since)) if *known == heartbeat => now.saturating_duration_since(*since),
+            _ => {
+                self.heartbeat_seen = Some((heartbeat.to_owned(), now));
+                Duration::ZERO
+            }
         }
     }
 

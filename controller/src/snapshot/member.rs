@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -103,6 +104,9 @@ pub struct MemberSnapshot {
     pub secret: SecretState,
     /// The state of the connection to the leader.
     pub connection: LeaderConnectionState,
+    /// The time for which this cluster's announce in the leader cluster has been the same, by the monotonic clock: zero
+    /// without a connection, and since it was made.
+    pub announce_unchanged_for: Duration,
     /// The leader's objects, as last seen; kept while the leader is unreachable.
     pub leader: Option<RemoteObjects>,
 }

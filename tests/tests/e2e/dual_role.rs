@@ -15,6 +15,7 @@ use crate::{
 const ID: &str = "test-cluster-north";
 const NODE: &str = "leader-n1";
 const SECRET: &str = "member-north-token";
+const SECRET_OF_EAST: &str = "member-east-token";
 /// Manifests of a member cluster.
 const MANIFESTS: [&str; 2] = [
     include_str!("../../../deploy/mc-gateway-member.yml"),
@@ -27,9 +28,8 @@ const KEPT_DOCUMENTS: [&str; 2] = ["kind: CustomResourceDefinition", "name: antr
 struct LeaderMembership;
 
 impl LeaderMembership {
-    /// Guide: "Follow the steps in section Deploy in a Member Cluster", "repeat the steps in Set up Access to Leader
-    /// Cluster", and annotate the Node.
-    fn join() -> Self {
+    /// Guide: "Follow the steps in section Deploy in a Member Cluster".
+    fn install() -> Self {
         for manifest in MANIFESTS {
             LEADER.apply(manifest);
         }
@@ -44,6 +44,11 @@ impl LeaderMembership {
                 "--timeout=120s",
             ]);
         }
+        membership
+    }
+
+    /// Guide: "repeat the steps in Set up Access to Leader Cluster", and annotate the Node.
+    fn join() {
         LEADER.apply(&access());
         let data = LEADER.wait_for("the token", SHORT_TIMEOUT, || {
             let secret = LEADER.get(LEADER_NAMESPACE, "secret", SECRET).unwrap_or_default();
@@ -71,7 +76,6 @@ impl LeaderMembership {
         });
         LEADER.apply(&set.to_string());
         annotate("multicluster.antrea.io/gateway=true").expect("a gateway");
-        membership
     }
 
     /// Leaves the ClusterSet and removes the member's components.
@@ -99,7 +103,7 @@ impl LeaderMembership {
             let args = ["delete", "--ignore-not-found", "-f", "-"];
             LEADER.try_kubectl_stdin(&args, &documents.join("\n---\n"))?;
         }
-        LEADER.try_kubectl(&[&["delete", "secret", SECRET][..], &gone].concat())?;
+        LEADER.try_kubectl(&[&["delete", "secret", SECRET, SECRET_OF_EAST][..], &gone].concat())?;
         LEADER.try_kubectl_stdin(&["delete", "--ignore-not-found", "-f", "-"], &access())?;
         wait_ready(LEADER, LEADER_NAMESPACE, 2)
     }
@@ -222,11 +226,73 @@ metadata: {{name: six, namespace: {0}}}
     });
 }
 
+/// UIDs of east's announce, of its export and of the Service imported from it.
+fn objects_of_east(ns: &Namespace) -> [Option<Value>; 3] {
+    let export = format!("test-cluster-east-{}-web-service", ns.0);
+    [
+        LEADER.get(
+            LEADER_NAMESPACE,
+            "memberclusterannounce",
+            "member-announce-from-test-cluster-east",
+        ),
+        LEADER.get(LEADER_NAMESPACE, "resourceexport", &export),
+        WEST.get(ns.0, "service", "antrea-mc-web"),
+    ]
+    .map(|object| object.map(|object| object["metadata"]["uid"].clone()))
+}
+
+/// The leader cluster as a copy of east, with its `ClusterSet` and its token as from a backup of these objects: east
+/// loses nothing while the copy runs, and nothing when it leaves.
+fn check_copy_of_east(ns: &Namespace) {
+    ns.serve(EAST, "east-n2", 1);
+    ns.export(EAST);
+    ns.wait_imported(WEST, 1);
+    let before = objects_of_east(ns);
+    assert!(before.iter().all(Option::is_some), "{before:?}");
+    let set = EAST.member_cluster_set();
+    let secret = set["spec"]["leaders"][0]["secret"].as_str().expect("a Secret");
+    assert_eq!(secret, SECRET_OF_EAST);
+    let data = EAST.get(MEMBER_NAMESPACE, "secret", secret).expect("the token")["data"].clone();
+    LEADER.apply(&format!(
+        "{}\n---\n{set}\n",
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
+            "metadata": {"name": secret, "namespace": MEMBER_NAMESPACE},
+        })
+    ));
+    LEADER.wait_for("the copy is recognised", SHORT_TIMEOUT, || {
+        let set = LEADER
+            .get(MEMBER_NAMESPACE, "clusterset", SET)
+            .unwrap_or_default();
+        let status = &set["status"];
+        let ready = &status["conditions"][0];
+        if ready["status"] == "False" && ready["reason"] == "ClonedCluster" {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    });
+    LEADER.kubectl(&["delete", "clusterset", SET, "-n", MEMBER_NAMESPACE]);
+    // The record ends once the deregistration is confirmed.
+    LEADER.wait_gone(
+        MEMBER_NAMESPACE,
+        "configmap",
+        "mc-gateway-memberships",
+        LONG_TIMEOUT,
+    );
+    assert_eq!(objects_of_east(ns), before);
+    wait_ready(EAST, MEMBER_NAMESPACE, 2).expect("east is ready");
+    ns.unexport(EAST);
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
+}
+
 #[test]
 fn a_leader_cluster_can_be_a_member_too() {
     let ns = Namespace::create_in("e2e-dual-role", &[LEADER, EAST, WEST]);
     {
-        let _north = LeaderMembership::join();
+        let _north = LeaderMembership::install();
+        check_copy_of_east(&ns);
+        LeaderMembership::join();
         wait_ready(LEADER, MEMBER_NAMESPACE, 3).expect("a member that is ready");
         wait_ready(LEADER, LEADER_NAMESPACE, 3).expect("a leader of three members");
         for (cluster, other) in [

@@ -12,6 +12,7 @@
 
 mod accounts;
 mod apply_requests;
+mod cloned_cluster;
 mod deregistration;
 mod election;
 mod empty_leader;
@@ -181,6 +182,18 @@ fn an_empty_leader_removes_no_imports() {
     let outcome = run(
         1,
         Plan::Fixed(Scenario::EmptyLeader, None),
+        &Arc::new(Scheme::new()),
+        false,
+    );
+    assert!(outcome.failures.is_empty(), "{:#?}", outcome.failures);
+}
+
+/// A cluster that was restored from a backup leaves the objects of its original alone.
+#[test]
+fn a_copy_of_a_cluster_changes_nothing() {
+    let outcome = run(
+        1,
+        Plan::Fixed(Scenario::ClonedCluster, None),
         &Arc::new(Scheme::new()),
         false,
     );

@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use crate::{
-    empty_leader, expected_state,
+    cloned_cluster, empty_leader, expected_state,
     invariants::{antrea, core, wanted_cluster_id},
     pod_restart, replaced_cluster_set,
     simulation::{
@@ -113,6 +113,8 @@ pub(crate) enum Scenario {
     StaleMember,
     /// The leader loses its objects while the exporter of many Services is cut off.
     EmptyLeader,
+    /// A copy of a member runs beside it.
+    ClonedCluster,
     /// Two clusters have Pods with one label; one after the other withdraws it, and one returns.
     Identities,
 }
@@ -249,6 +251,7 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
     let mut rng = Rng::new(seed);
     let members = match plan {
         Plan::Random => 2 + rng.index(3),
+        Plan::Fixed(Scenario::ClonedCluster, _) => 3,
         Plan::Fixed(..) => 2,
     };
     let mut world = Simulation::new(rng, &IDS[..members], kinds, talk);
@@ -517,6 +520,7 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
             wait(20).await;
         }
         Scenario::PodRestart => pod_restart::run(world).await,
+        Scenario::ClonedCluster => cloned_cluster::run(world).await,
         Scenario::EmptyLeader => empty_leader::run(world).await,
         Scenario::ReplacedClusterSet => replaced_cluster_set::run(world).await,
         Scenario::Identities => {

@@ -255,18 +255,25 @@ fn an_account_gets_no_id_that_extends_the_id_of_a_member() {
     for (member, newcomer) in [("east", "east-1"), ("east-1", "east")] {
         let mut snapshot = without_members();
         insert(&mut snapshot.announces, accepted(member));
-        account(
-            &mut snapshot,
-            "newcomer",
-            Some((names::ANNOTATION_CLUSTER_ID, newcomer)),
+        for (name, id) in [("newcomer", newcomer), ("other", "eastern")] {
+            account(&mut snapshot, name, Some((names::ANNOTATION_CLUSTER_ID, id)));
+        }
+        settle(&mut snapshot);
+        // A member without a bound account keeps no account of an administrator from writing.
+        assert_eq!(
+            bound(&snapshot),
+            json!({ "newcomer": newcomer, "other": "eastern" })
         );
         account(
             &mut snapshot,
-            "other",
-            Some((names::ANNOTATION_CLUSTER_ID, "eastern")),
+            "member",
+            Some((names::ANNOTATION_CLUSTER_ID, member)),
         );
         settle(&mut snapshot);
-        assert_eq!(bound(&snapshot), json!({ "newcomer": "", "other": "eastern" }));
+        assert_eq!(
+            bound(&snapshot),
+            json!({ "member": member, "newcomer": "", "other": "eastern" })
+        );
         assert_issue(
             &mut snapshot,
             &format!(

@@ -2,6 +2,7 @@
 
 mod address_groups;
 mod antrea_endpoints;
+mod cluster_copy;
 mod collisions;
 mod drain;
 mod endpoint_ranges;
@@ -99,6 +100,7 @@ fn snapshot() -> MemberSnapshot {
         status_times: StatusTimes::default(),
         secret: secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", "t\n")]),
         connection: LeaderConnectionState::Up,
+        announce_unchanged_for: std::time::Duration::ZERO,
         leader: Some(RemoteObjects {
             synced: true,
             ..RemoteObjects::default()

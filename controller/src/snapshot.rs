@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 pub use mc_kube::{NamespacedName, ObjectMap, OptionalKind};
 
 pub use self::{
-    leader::{LastHeartbeat, LeaderSnapshot},
+    leader::{LastHeartbeat, LeaderSnapshot, MemberPolicies},
     member::{LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState},
     membership::{DeregistrationState, Membership, leader_namespace},
     pod_addresses::{PodAddresses, PodAttributes},

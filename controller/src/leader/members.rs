@@ -22,11 +22,16 @@ use super::{
 use crate::{
     cluster_id,
     plan::{ApiServer, Plan},
-    snapshot::{LeaderSnapshot, api_time},
+    snapshot::{LeaderSnapshot, MemberPolicies, api_time},
 };
 
 /// The reason of Events on rejected announces.
 pub const MEMBER_REFUSED: &str = "MemberRefused";
+
+/// The condition of a leader's `ClusterSet`: admission policies restrict the writes of members.
+pub const MEMBERS_RESTRICTED: &str = "MembersRestricted";
+/// The reason of that condition, and of Events, where policies are missing.
+pub const POLICIES_MISSING: &str = "PoliciesMissing";
 
 /// The `ClusterSet` in force: the oldest.
 #[must_use]
@@ -238,7 +243,40 @@ fn status(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> Clust
         Condition::new("Ready", condition::FALSE, "NoReadyCluster", "")
     };
     condition::upsert(&mut status.conditions, overall, &api_time(snapshot.now));
+    if let Some(restricted) = restriction(snapshot, set, plan) {
+        condition::upsert(&mut status.conditions, restricted, &api_time(snapshot.now));
+    }
     status
+}
+
+/// Whether admission policies restrict the writes of members; `None` while that is unknown.
+fn restriction(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> Option<Condition> {
+    match &snapshot.member_policies {
+        MemberPolicies::Unknown => None,
+        MemberPolicies::Installed => {
+            let message = "Admission policies restrict each member to its own objects";
+            Some(Condition::new(
+                MEMBERS_RESTRICTED,
+                condition::TRUE,
+                "PoliciesInstalled",
+                message,
+            ))
+        }
+        MemberPolicies::Missing { name } => {
+            let message = format!(
+                "ValidatingAdmissionPolicy {name} is not in force: any member can write objects of another. Apply the \
+                 leader's manifest, with Kubernetes 1.30 or newer"
+            );
+            plan.warning_event(ApiServer::Local, set, POLICIES_MISSING, message.as_str());
+            plan.issue(format!("ClusterSet {}", set.name_any()), message.as_str());
+            Some(Condition::new(
+                MEMBERS_RESTRICTED,
+                condition::FALSE,
+                POLICIES_MISSING,
+                message,
+            ))
+        }
+    }
 }
 
 /// An inconsistency of the leader's own IDs; it does not affect the members.

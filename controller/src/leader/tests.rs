@@ -29,7 +29,7 @@ use super::{heartbeat, plan};
 use crate::{
     plan::{Plan, Write},
     snapshot::{
-        LeaderSnapshot, NamespacedName, ObjectMap, OptionalKind,
+        LeaderSnapshot, MemberPolicies, NamespacedName, ObjectMap, OptionalKind,
         fake::{NOW, apply_write, delete, insert, object},
     },
 };
@@ -66,6 +66,7 @@ fn without_members() -> LeaderSnapshot {
         exports: ObjectMap::default(),
         unreadable_exports: BTreeSet::new(),
         imports: ObjectMap::default(),
+        member_policies: MemberPolicies::Installed,
         label_id_shards: None,
         heartbeats: BTreeMap::new(),
     }

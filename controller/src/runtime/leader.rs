@@ -15,6 +15,7 @@ use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info};
 
 use super::{
+    admission_poll::AdmissionPoll,
     api_health::ApiHealth,
     applier::Applier,
     cache::{self, DynStore},
@@ -28,7 +29,7 @@ use crate::{
     leader,
     metrics::{Metrics, ObjectGauges, object_gauges::LeaderGauges},
     plan::{Kind, ObjectRef},
-    snapshot::{LastHeartbeat, LeaderSnapshot},
+    snapshot::{LastHeartbeat, LeaderSnapshot, MemberPolicies},
 };
 
 struct Stores {
@@ -63,6 +64,7 @@ pub async fn run(
         client_name: "leader".to_owned(),
     };
     let (stores, _tasks) = Stores::watch(&context, &namespace, &config);
+    let policies = AdmissionPoll::new(&context);
     let mut applier = Applier::new(client.clone(), fence.clone(), health);
     let events = EventPublisher::new(client, fence, metrics.local.clone());
     let mut issue_log = IssueLogger::default();
@@ -87,7 +89,7 @@ pub async fn run(
             info!(namespace, "leader ready");
         }
         if applier.cache_caught_up(|target| stores.cache_state(target)) {
-            let snapshot = stores.snapshot(&namespace, &config, &mut heartbeats, env.now());
+            let snapshot = stores.snapshot(&namespace, &config, &mut heartbeats, policies.state(), env.now());
             let start = Instant::now();
             let plan = leader::plan(&snapshot);
             let gauges = ObjectGauges::Leader(LeaderGauges::from_snapshot(&snapshot));
@@ -178,6 +180,7 @@ impl Stores {
         namespace: &str,
         config: &Config,
         heartbeats: &mut BTreeMap<String, LastHeartbeat>,
+        member_policies: MemberPolicies,
         now: Timestamp,
     ) -> LeaderSnapshot {
         let announces = self.announces.snapshot();
@@ -197,6 +200,7 @@ impl Stores {
             exports: exports.objects,
             unreadable_exports: exports.unreadable,
             imports: self.imports.snapshot(),
+            member_policies,
             label_id_shards: self.label_id_shards.as_ref().map(Store::snapshot),
             heartbeats: heartbeats.clone(),
         }

@@ -3,6 +3,7 @@
 //! `kube::runtime::Controller` reconciles one object at a time. A plan here depends on all objects of several kinds in
 //! two clusters, so each loop makes one plan of a whole snapshot instead.
 
+mod admission_poll;
 mod api_health;
 pub mod applier;
 mod batch;

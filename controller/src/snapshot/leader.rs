@@ -38,10 +38,27 @@ pub struct LeaderSnapshot {
     pub unreadable_exports: BTreeSet<NamespacedName>,
     /// The imports offered to members.
     pub imports: ObjectMap<ResourceImport>,
+    /// The policies that restrict the writes of members.
+    pub member_policies: MemberPolicies,
     /// The label ID store, where label identities are exchanged.
     pub label_id_shards: Option<ObjectMap<ConfigMap>>,
     /// The last heartbeat of each `MemberClusterAnnounce`, by name.
     pub heartbeats: BTreeMap<String, LastHeartbeat>,
+}
+
+/// The state of the admission policies that restrict the writes of members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MemberPolicies {
+    /// They have not been read yet.
+    #[default]
+    Unknown,
+    /// All are in force.
+    Installed,
+    /// One is not.
+    Missing {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// The last change of a `MemberClusterAnnounce`'s heartbeat.

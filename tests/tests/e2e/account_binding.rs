@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{LEADER, LEADER_NAMESPACE, SHORT_TIMEOUT},
+    clusters::{LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, SET, SHORT_TIMEOUT},
     isolation::{Member, MemberRequest, Mode, announce, request_as},
     trust::wait_bound,
 };
@@ -194,4 +194,28 @@ fn wait_event() {
             Err(format!("{seen:?}"))
         }
     });
+}
+
+/// Sets the actions of the policy for ResourceExports and waits for the status of the leader's condition.
+fn restrict(action: &str, status: &str) {
+    let patch = json!({ "spec": { "validationActions": [action] } }).to_string();
+    let binding = ["validatingadmissionpolicybinding", "antrea-mc-resourceexports"];
+    LEADER.kubectl(&[&["patch", "--type=merge", "-p", &patch][..], &binding].concat());
+    LEADER.wait_for(&format!("MembersRestricted {status}"), LONG_TIMEOUT, || {
+        let set = LEADER
+            .get(LEADER_NAMESPACE, "clusterset", SET)
+            .unwrap_or_default();
+        let mut conditions = set["status"]["conditions"].as_array().into_iter().flatten();
+        match conditions.find(|c| c["type"] == "MembersRestricted") {
+            Some(found) if found["status"] == status => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
+    });
+}
+
+#[test]
+fn a_leader_without_a_policy_reports_that() {
+    restrict("Deny", "True");
+    restrict("Audit", "False");
+    restrict("Deny", "True");
 }

@@ -35,7 +35,12 @@ pub(crate) struct Denial {
 }
 
 /// Resources that are granted by name.
-const NAMED_RESOURCES: [&str; 2] = ["configmaps", "leases"];
+const NAMED_RESOURCES: [&str; 4] = [
+    "configmaps",
+    "leases",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+];
 
 /// In the API server's reason to allow a request: a Role of a test.
 const ROLE_OF_TEST: &str = " of Role \"e2e-";

@@ -283,6 +283,38 @@ fn an_account_gets_no_id_that_extends_the_id_of_a_member() {
     }
 }
 
+#[test]
+fn a_leader_without_admission_policies_reports_that() {
+    let mut snapshot = leader_snapshot();
+    let restricted = |snapshot: &LeaderSnapshot| {
+        let set = snapshot.cluster_sets.values().next().unwrap();
+        let conditions = &set.status.as_ref().unwrap().conditions;
+        let restricted = conditions.iter().find(|c| c.type_ == "MembersRestricted");
+        restricted.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))
+    };
+    snapshot.member_policies = MemberPolicies::Unknown;
+    settle(&mut snapshot);
+    assert_eq!(restricted(&snapshot), None);
+    snapshot.member_policies = MemberPolicies::Missing {
+        name: "antrea-mc-resourceexports".to_owned(),
+    };
+    settle(&mut snapshot);
+    let (status, reason, message) = restricted(&snapshot).unwrap();
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "PoliciesMissing"));
+    assert!(
+        message.contains("antrea-mc-resourceexports is not in force"),
+        "{message}"
+    );
+    let plan = make_plan(&mut snapshot);
+    assert_eq!(plan.warning_events.len(), 1, "{:?}", plan.warning_events);
+    // The members are as ready as before.
+    let set = snapshot.cluster_sets.values().next().unwrap();
+    assert_eq!(set.status.as_ref().unwrap().conditions[0].status, "True");
+    snapshot.member_policies = MemberPolicies::Installed;
+    settle(&mut snapshot);
+    assert_eq!(restricted(&snapshot).unwrap().0, "True");
+}
+
 proptest! {
     /// Any history of announces, accounts and restarts: an account has one ID, an ID one account, and a binding
     /// changes only with its account or an annotation.

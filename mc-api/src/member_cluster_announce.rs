@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use k8s_openapi::{
     NamespaceResourceScope, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
-use kube::{Resource, core::ObjectMeta};
+use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +100,13 @@ impl Resource for MemberClusterAnnounce {
 }
 
 impl MemberClusterAnnounce {
+    /// The last heartbeat as written by the member, empty without one.
+    #[must_use]
+    pub fn heartbeat(&self) -> &str {
+        let heartbeat = self.annotations().get(names::ANNOTATION_TOUCH_TS);
+        heartbeat.map_or("", String::as_str)
+    }
+
     /// The CRD.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {

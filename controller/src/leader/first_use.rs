@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use mc_api::{config::AccountBinding, member_cluster_announce::MemberClusterAnnounce, names, validation};
 
-use super::members;
+use super::{account_bindings::AccountBindings, members};
 use crate::{
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
@@ -16,15 +16,6 @@ use crate::{
 
 /// The reason of Events on the announce of a cluster with such an account.
 pub(super) const ACCOUNT_BOUND: &str = "AccountBound";
-
-/// The cluster IDs that accounts have by their first use.
-#[derive(Debug, Default)]
-pub(super) struct FirstUse {
-    /// The IDs by names of `ServiceAccount`s.
-    pub bindings: BTreeMap<String, String>,
-    /// The clusters that are accepted once their binding is recorded.
-    pub unrecorded: BTreeSet<String>,
-}
 
 /// The bindings of accounts without one by an administrator (`explicit`). An ID that an administrator has bound is
 /// bound to no other account.
@@ -36,8 +27,8 @@ pub(super) fn bindings(
     explicit: &BTreeMap<String, String>,
     open: &BTreeSet<String>,
     plan: &mut Plan,
-) -> FirstUse {
-    let mut first_use = FirstUse::default();
+) -> AccountBindings {
+    let mut first_use = AccountBindings::default();
     let mut taken: BTreeSet<&str> = explicit.values().map(String::as_str).collect();
     let mode = snapshot.config.account_binding;
     let exists = |account: &str| get(&snapshot.service_accounts, &snapshot.namespace, account).is_some();
@@ -46,7 +37,7 @@ pub(super) fn bindings(
         let is_kept = open.contains(account) && mode != AccountBinding::Shared || is_absent;
         let may_write_nothing = is_absent && id.is_empty();
         if is_kept && (may_write_nothing || validation::dns_label(id, 63).is_ok() && taken.insert(id)) {
-            first_use.bindings.insert(account.to_owned(), id.to_owned());
+            first_use.ids.insert(account.to_owned(), id.to_owned());
         }
     }
     let candidates = match mode {
@@ -61,12 +52,12 @@ pub(super) fn bindings(
                 format!("there is no ServiceAccount {account:?} yet, which it names; not accepted"),
             );
             first_use.unrecorded.insert(id.to_owned());
-        } else if open.contains(account) && !first_use.bindings.contains_key(account) && taken.insert(id) {
-            first_use.bindings.insert(account.to_owned(), id.to_owned());
+        } else if open.contains(account) && !first_use.ids.contains_key(account) && taken.insert(id) {
+            first_use.ids.insert(account.to_owned(), id.to_owned());
             first_use.unrecorded.insert(id.to_owned());
         }
     }
-    for (account, id) in &first_use.bindings {
+    for (account, id) in &first_use.ids {
         let of_cluster = |announce: &&MemberClusterAnnounce| announce.cluster_id == *id;
         let announces = snapshot.announces.values().map(AsRef::as_ref);
         if let Some(announce) = announces

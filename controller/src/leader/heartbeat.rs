@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use mc_api::{member_cluster_announce::MemberClusterAnnounce, names};
+use mc_api::member_cluster_announce::MemberClusterAnnounce;
 
 use crate::snapshot::LastHeartbeat;
 
@@ -22,7 +22,7 @@ pub fn record_heartbeats(
 ) {
     heartbeats.retain(|name, _| announces.iter().any(|a| a.name_any() == *name));
     for announce in announces {
-        let new = heartbeat(announce);
+        let new = announce.heartbeat();
         let known = heartbeats.get(&announce.name_any());
         if known.is_none_or(|known| known.heartbeat != new) {
             heartbeats.insert(
@@ -34,12 +34,4 @@ pub fn record_heartbeats(
             );
         }
     }
-}
-
-/// The heartbeat of an announce as written by the member.
-pub(super) fn heartbeat(announce: &MemberClusterAnnounce) -> &str {
-    announce
-        .annotations()
-        .get(names::ANNOTATION_TOUCH_TS)
-        .map_or("", String::as_str)
 }

@@ -11,11 +11,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 use mc_api::{names, validation};
 use serde_json::{Map, Value, json};
 
-use super::{
-    account_bindings::AccountBindings,
-    first_use::{self, FirstUse},
-    members,
-};
+use super::{account_bindings::AccountBindings, first_use, members};
 use crate::{
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
@@ -131,11 +127,11 @@ fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
         }
         ids.insert(name, checked.unwrap_or_default().to_owned());
     }
-    let FirstUse { bindings, unrecorded } = first_use::bindings(snapshot, &ids, &open, plan);
-    let bound: BTreeSet<_> = ids.values().chain(bindings.values()).cloned().collect();
+    let mut bindings = first_use::bindings(snapshot, &ids, &open, plan);
+    let bound: BTreeSet<_> = ids.values().chain(bindings.ids.values()).cloned().collect();
     withdraw_ambiguous(snapshot, &bound, &mut ids, plan);
-    ids.extend(bindings);
-    AccountBindings { ids, unrecorded }
+    bindings.ids.extend(ids);
+    bindings
 }
 
 /// Withdraws the right to write of accounts with an ID that is [ambiguous](names::is_ambiguous) beside that of a member

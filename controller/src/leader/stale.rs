@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use mc_api::{config::StaleMemberPolicy, member_cluster_announce::MemberClusterAnnounce, names};
 
-use super::heartbeat::{HEARTBEAT_TIMEOUT, heartbeat};
+use super::heartbeat::HEARTBEAT_TIMEOUT;
 use crate::{
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, api_time},
@@ -31,7 +31,7 @@ fn format_marker(at: Timestamp, announce: &MemberClusterAnnounce) -> String {
 
 /// The heartbeat, truncated: its length is up to the member.
 fn heartbeat_prefix(announce: &MemberClusterAnnounce) -> String {
-    heartbeat(announce).chars().take(64).collect()
+    announce.heartbeat().chars().take(64).collect()
 }
 
 /// The time of the stale marker, unless there was a heartbeat since.

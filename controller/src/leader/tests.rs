@@ -164,6 +164,23 @@ fn assert_issue(snapshot: &mut LeaderSnapshot, text: &str) {
     );
 }
 
+/// Adds or replaces a `ServiceAccount`, with one annotation at most.
+fn account(snapshot: &mut LeaderSnapshot, name: &str, annotation: Option<(&str, &str)>) {
+    let mut account: ServiceAccount = object(json!({ "metadata": { "name": name, "namespace": NS } }));
+    account.metadata.annotations = annotation.map(|(key, value)| [(key.to_owned(), value.to_owned())].into());
+    insert(&mut snapshot.service_accounts, account);
+}
+
+/// The cluster IDs of accounts in the `ConfigMap`.
+fn bound(snapshot: &LeaderSnapshot) -> serde_json::Value {
+    let map = snapshot
+        .service_account_bindings
+        .values()
+        .next()
+        .expect("a ConfigMap");
+    json!(map.data.clone().unwrap_or_default())
+}
+
 /// Sets the evicted clusters.
 fn evict(snapshot: &mut LeaderSnapshot, clusters: &str) {
     let mut set = snapshot.cluster_sets.values().next().unwrap().as_ref().clone();

@@ -15,10 +15,3 @@ pub fn announce<'a>(leader: &'a RemoteObjects, set: &ClusterSet) -> Option<&'a M
         .find(|a| a.name_any() == name)
         .map(AsRef::as_ref)
 }
-
-/// The last heartbeat in an announce, as written by its cluster.
-#[must_use]
-pub fn last_heartbeat(announce: &MemberClusterAnnounce) -> &str {
-    let heartbeat = announce.annotations().get(names::ANNOTATION_TOUCH_TS);
-    heartbeat.map_or("", String::as_str)
-}

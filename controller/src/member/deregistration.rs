@@ -19,8 +19,6 @@ use crate::{
 /// The objects of a former member in the leader cluster.
 #[derive(Clone, Debug, Default)]
 pub struct FormerMemberObjects {
-    /// The UID of this cluster's Namespace `kube-system`.
-    pub own_uid: Option<String>,
     /// The announce of that cluster ID, of whichever set.
     pub announce: Option<MemberClusterAnnounce>,
     /// The exports of the namespace; read only once the announce is gone.
@@ -38,13 +36,14 @@ pub fn ended<'a>(
         .filter(move |(membership, _)| membership.has_ended(set))
 }
 
-/// The deletions that deregister `membership`; empty once the leader has nothing of it.
-pub fn plan(membership: &Membership, objects: &FormerMemberObjects) -> Plan {
+/// The deletions that deregister `membership` of the cluster with the UID `own_uid`; empty once the leader has nothing
+/// of it.
+pub fn plan(membership: &Membership, own_uid: Option<&str>, objects: &FormerMemberObjects) -> Plan {
     let mut plan = Plan::default();
     if let Some(announce) = &objects.announce {
         // An announce of another set belongs to another membership of this cluster, and one with another UID to a
         // cluster of which this one is a copy.
-        let is_own = cluster_copy::foreign_uid(announce, objects.own_uid.as_deref()).is_none();
+        let is_own = cluster_copy::foreign_uid(announce, own_uid).is_none();
         if is_own && announce.cluster_set_id == membership.cluster_set {
             plan.delete(ApiServer::Leader, announce);
         }
@@ -91,7 +90,7 @@ mod tests {
     }
 
     fn deleted(objects: &FormerMemberObjects) -> Vec<String> {
-        let plan = plan(&membership(), objects);
+        let plan = plan(&membership(), None, objects);
         plan.writes.iter().map(|a| a.target.name.clone()).collect()
     }
 
@@ -100,7 +99,6 @@ mod tests {
         let mut objects = FormerMemberObjects {
             announce: Some(announce("set")),
             exports: vec![export("west"), export("east")],
-            ..FormerMemberObjects::default()
         };
         assert_eq!(deleted(&objects), ["member-announce-from-west"]);
         let meta = objects.announce.as_mut().map(|a| &mut a.metadata);
@@ -117,7 +115,6 @@ mod tests {
         let objects = FormerMemberObjects {
             announce: Some(announce("other")),
             exports: vec![export("west")],
-            ..FormerMemberObjects::default()
         };
         assert!(deleted(&objects).is_empty());
     }
@@ -127,13 +124,13 @@ mod tests {
         let mut original = announce("set");
         let annotation = (names::ANNOTATION_CLUSTER_UID.to_owned(), "original".to_owned());
         original.metadata.annotations = Some([annotation].into());
+        let objects = FormerMemberObjects {
+            announce: Some(original),
+            exports: vec![],
+        };
         for (own_uid, deletions) in [(Some("copy"), 0), (Some("original"), 1), (None, 1)] {
-            let objects = FormerMemberObjects {
-                own_uid: own_uid.map(str::to_owned),
-                announce: Some(original.clone()),
-                exports: vec![],
-            };
-            assert_eq!(deleted(&objects).len(), deletions, "{own_uid:?}");
+            let plan = plan(&membership(), own_uid, &objects);
+            assert_eq!(plan.writes.len(), deletions, "{own_uid:?}");
         }
     }
 }

@@ -160,10 +160,7 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
     if old.cluster_set_id != set.name_any() || old.leader_cluster_id != leader_id {
         return plan.delete(ApiServer::Leader, old);
     }
-    let last: Option<Timestamp> = old
-        .annotations()
-        .get(names::ANNOTATION_TOUCH_TS)
-        .and_then(|t| t.parse().ok());
+    let last: Option<Timestamp> = old.heartbeat().parse().ok();
     let due = last
         .and_then(|t| t.checked_add(HEARTBEAT_PERIOD).ok())
         .filter(|due| *due > snapshot.now);

@@ -171,8 +171,7 @@ impl MemberGauges {
             return counts;
         };
         counts.accepted = membership::acceptance(leader, set) == Acceptance::Accepted;
-        counts.heartbeat = announce::announce(leader, set)
-            .and_then(|a| a.annotations().get(names::ANNOTATION_TOUCH_TS)?.parse().ok());
+        counts.heartbeat = announce::announce(leader, set).and_then(|a| a.heartbeat().parse().ok());
         let offered = leader.imports.values().filter(|i| {
             i.spec.kind == import_kind::SERVICE_IMPORT
                 && i.metadata.deletion_timestamp.is_none()

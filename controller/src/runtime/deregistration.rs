@@ -205,13 +205,12 @@ impl Deregistration {
         }
         let read = async {
             let client = self.client().await?;
-            let mut objects = read_objects(&client, &self.membership).await?;
-            objects.own_uid.clone_from(&self.own_uid);
+            let objects = read_objects(&client, &self.membership).await?;
             Ok((client, objects))
         };
         let no_answer = |_| Err(format!("no answer within {} s", READ_TIMEOUT.as_secs()));
         let (client, objects) = timeout(READ_TIMEOUT, read).await.unwrap_or_else(no_answer)?;
-        let plan = deregistration::plan(&self.membership, &objects);
+        let plan = deregistration::plan(&self.membership, self.own_uid.as_deref(), &objects);
         if plan.writes.is_empty() {
             return Ok(CleanupResult::Clean);
         }
@@ -267,11 +266,7 @@ async fn read_objects(client: &Client, membership: &Membership) -> Result<Former
         Some(_) => vec![],
         None => list_exports(client, &membership.namespace).await?,
     };
-    Ok(FormerMemberObjects {
-        own_uid: None,
-        announce,
-        exports,
-    })
+    Ok(FormerMemberObjects { announce, exports })
 }
 
 /// All exports of a namespace. Objects that do not match their type are skipped: this cluster did not write them.

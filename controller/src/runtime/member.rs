@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use kube::{Api, Client};
-use mc_api::{cluster_set::ClusterSet, config::Config};
+use mc_api::{cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce};
 use mc_kube::{AbortOnDrop, WatchContext};
 use tokio::{
     sync::Notify,
@@ -422,7 +422,7 @@ impl Member {
         let announce = leader
             .zip(set)
             .and_then(|(leader, set)| announce::announce(leader, set));
-        let Some(heartbeat) = announce.map(announce::last_heartbeat) else {
+        let Some(heartbeat) = announce.map(MemberClusterAnnounce::heartbeat) else {
             self.heartbeat_seen = None;
             return Duration::ZERO;
         };

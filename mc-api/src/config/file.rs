@@ -58,7 +58,8 @@ pub struct MultiClusterConfig {
     /// Superset, leader: quarantine of a released label ID before its reuse, `10m` when absent.
     pub label_identity_quarantine: Option<String>,
     /// Superset, leader: cluster IDs of `ServiceAccount`s without an annotation: that of the first cluster which joins
-    /// with the account (`OnFirstUse`, default), none (`Required`), or any that no other account has (`Shared`).
+    /// with the account (`OnFirstUse`, default), none beyond earlier bindings (`Required`), or any that no other
+    /// account has (`Shared`).
     pub account_binding: Option<String>,
     /// Superset, leader: treatment of a stale member: `Keep` (default), or `Remove` after
     /// [`Self::stale_member_timeout`].

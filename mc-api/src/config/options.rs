@@ -20,7 +20,7 @@ pub enum AccountBinding {
     /// That of the first cluster which joins with the account.
     #[default]
     OnFirstUse,
-    /// None: such an account may write nothing.
+    /// None, unless it is bound already: such an account may write nothing.
     Required,
     /// Any to which no other account is bound.
     Shared,

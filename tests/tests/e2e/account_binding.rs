@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     clusters::{LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, SET, SHORT_TIMEOUT},
     isolation::{Member, MemberRequest, Mode, announce, request_as},
-    trust::wait_bound,
+    trust::{create_account, delete_in_leader, wait_bound},
 };
 
 const NOVICE: Member = Member {
@@ -23,16 +23,7 @@ struct Accounts;
 impl Accounts {
     fn create() -> Self {
         for account in [NOVICE.account, THIEF] {
-            let metadata = json!({ "name": account, "namespace": LEADER_NAMESPACE });
-            let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });
-            let binding = json!({
-                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role",
-                },
-                "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": LEADER_NAMESPACE }],
-            });
-            LEADER.apply(&format!("{object}\n---\n{binding}\n"));
+            create_account(account, &json!({}));
         }
         Self
     }
@@ -46,19 +37,7 @@ impl Drop for Accounts {
             &["rolebinding", NOVICE.account, THIEF],
             &["serviceaccount", NOVICE.account, THIEF],
         ];
-        for deletion in deletions {
-            let mut args = vec![
-                "-n",
-                LEADER_NAMESPACE,
-                "delete",
-                "--ignore-not-found",
-                "--timeout=60s",
-            ];
-            args.extend(deletion);
-            if let Err(error) = LEADER.try_kubectl(&args) {
-                eprintln!("{error}");
-            }
-        }
+        delete_in_leader(&deletions);
     }
 }
 

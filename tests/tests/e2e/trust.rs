@@ -24,27 +24,47 @@ const SERVICES: &str = "10.200.0.0/16";
 const PODS: &str = "10.201.0.0/16";
 const OWN_ENDPOINT: &str = "10.201.0.5";
 
+/// Creates an account of the leader cluster with the rights of a member.
+pub(crate) fn create_account(name: &str, annotations: &Value) {
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": name, "namespace": LEADER_NAMESPACE, "annotations": annotations },
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": { "name": name, "namespace": LEADER_NAMESPACE },
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role",
+        },
+        "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": LEADER_NAMESPACE }],
+    });
+    LEADER.apply(&format!("{account}\n---\n{binding}\n"));
+}
+
+/// Deletes objects of the leader's Namespace, each given by arguments of `kubectl delete`; reports failures without
+/// panicking.
+pub(crate) fn delete_in_leader(deletions: &[&[&str]]) {
+    for deletion in deletions {
+        let mut args = vec![
+            "-n",
+            LEADER_NAMESPACE,
+            "delete",
+            "--ignore-not-found",
+            "--timeout=60s",
+        ];
+        args.extend(*deletion);
+        if let Err(error) = LEADER.try_kubectl(&args) {
+            eprintln!("{error}");
+        }
+    }
+}
+
 /// The attacker's account.
 struct Mallory;
 
 impl Mallory {
     fn create() -> Self {
-        let account = json!({
-            "apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": {
-                "name": ACCOUNT, "namespace": LEADER_NAMESPACE,
-                "annotations": { "multicluster.antrea.io/cluster-id": ID },
-            },
-        });
-        let binding = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": { "name": ACCOUNT, "namespace": LEADER_NAMESPACE },
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role",
-            },
-            "subjects": [{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": LEADER_NAMESPACE }],
-        });
-        LEADER.apply(&format!("{account}\n---\n{binding}\n"));
+        create_account(ACCOUNT, &json!({ "multicluster.antrea.io/cluster-id": ID }));
         wait_bound(ACCOUNT, ID);
         Self
     }
@@ -134,19 +154,7 @@ impl Drop for Mallory {
             &["rolebinding", ACCOUNT],
             &["serviceaccount", ACCOUNT],
         ];
-        for deletion in deletions {
-            let mut args = vec![
-                "-n",
-                LEADER_NAMESPACE,
-                "delete",
-                "--ignore-not-found",
-                "--timeout=60s",
-            ];
-            args.extend(deletion);
-            if let Err(error) = LEADER.try_kubectl(&args) {
-                eprintln!("{error}");
-            }
-        }
+        delete_in_leader(&deletions);
     }
 }
 

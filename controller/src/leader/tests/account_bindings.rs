@@ -7,27 +7,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::plan::WriteOp;
 
-fn account(snapshot: &mut LeaderSnapshot, name: &str, annotation: Option<(&str, &str)>) {
-    let mut account: ServiceAccount = object(json!({ "metadata": { "name": name, "namespace": NS } }));
-    account.metadata.annotations = annotation.map(|(key, value)| [(key.to_owned(), value.to_owned())].into());
-    insert(&mut snapshot.service_accounts, account);
-}
-
 /// The announce of a joining cluster that uses `account`.
 fn joins(cluster: &str, account: &str) -> MemberClusterAnnounce {
     let mut announce = announce(cluster, "set", "north");
     let annotations = announce.metadata.annotations.get_or_insert_default();
     annotations.insert(names::ANNOTATION_SERVICE_ACCOUNT.to_owned(), account.to_owned());
     announce
-}
-
-fn bound(snapshot: &LeaderSnapshot) -> Value {
-    let map = snapshot
-        .service_account_bindings
-        .values()
-        .next()
-        .expect("a ConfigMap");
-    json!(map.data.clone().unwrap_or_default())
 }
 
 fn is_accepted(snapshot: &LeaderSnapshot, cluster: &str) -> bool {

@@ -1,10 +1,9 @@
 //! A leader configured as in older guides: `ClusterClaim`s, `spec.members` with `ServiceAccount`s.
 
-use k8s_openapi::api::core::v1::ServiceAccount;
 use mc_api::{cluster_claim::ClusterClaim, cluster_set::ClusterSet, names};
 use serde_json::{Value, json};
 
-use super::{NS, announce, leader_snapshot, make_plan, settle, without_members};
+use super::{NS, account, announce, bound, leader_snapshot, make_plan, settle, without_members};
 use crate::{
     plan::Plan,
     snapshot::{
@@ -33,20 +32,8 @@ fn claims(id: &str) -> OptionalKind<ClusterClaim> {
     OptionalKind::Present(claims)
 }
 
-fn account(snapshot: &mut LeaderSnapshot, name: &str, annotation: Option<&str>) {
-    let mut account: ServiceAccount = object(json!({ "metadata": { "name": name, "namespace": NS } }));
-    let annotation = annotation.map(|id| (names::ANNOTATION_CLUSTER_ID.to_owned(), id.to_owned()));
-    account.metadata.annotations = annotation.map(|a| [a].into());
-    insert(&mut snapshot.service_accounts, account);
-}
-
 fn set_of(snapshot: &LeaderSnapshot) -> ClusterSet {
     snapshot.cluster_sets.values().next().unwrap().as_ref().clone()
-}
-
-fn bound(snapshot: &LeaderSnapshot) -> Value {
-    let map = snapshot.service_account_bindings.values().next().unwrap();
-    json!(map.data.clone().unwrap_or_default())
 }
 
 fn issue_messages(plan: &Plan) -> Vec<&str> {
@@ -116,7 +103,11 @@ fn service_accounts_of_spec_members_are_bound_like_annotated_ones() {
     for name in ["member-east-access-sa", "bad", "shared", "default"] {
         account(&mut snapshot, name, None);
     }
-    account(&mut snapshot, "annotated", Some("south"));
+    account(
+        &mut snapshot,
+        "annotated",
+        Some((names::ANNOTATION_CLUSTER_ID, "south")),
+    );
     settle(&mut snapshot);
     assert_eq!(
         bound(&snapshot),

@@ -22,20 +22,24 @@ fn member() -> MemberSnapshot {
     snapshot
 }
 
-fn announced_uid(snapshot: &mut MemberSnapshot) -> Option<String> {
-    let announce = leader(snapshot).announces.values().next()?;
-    announce.annotations().get(UID).cloned()
-}
-
-/// The announce as another cluster writes it.
-fn written_by(snapshot: &mut MemberSnapshot, uid: &str) {
-    let mut announce = leader(snapshot)
+/// The announce in the leader cluster.
+fn announced(snapshot: &mut MemberSnapshot) -> MemberClusterAnnounce {
+    leader(snapshot)
         .announces
         .values()
         .next()
         .unwrap()
         .as_ref()
-        .clone();
+        .clone()
+}
+
+fn announced_uid(snapshot: &mut MemberSnapshot) -> Option<String> {
+    announced(snapshot).annotations().get(UID).cloned()
+}
+
+/// The announce as another cluster writes it.
+fn written_by(snapshot: &mut MemberSnapshot, uid: &str) {
+    let mut announce = announced(snapshot);
     announce.annotations_mut().insert(UID.to_owned(), uid.to_owned());
     insert(&mut leader(snapshot).announces, announce);
 }
@@ -45,13 +49,7 @@ fn the_announce_has_the_uid_of_the_cluster() {
     let mut snapshot = member();
     assert_eq!(announced_uid(&mut snapshot).as_deref(), Some("own"));
     // Also that of an earlier version, at once.
-    let mut earlier = leader(&mut snapshot)
-        .announces
-        .values()
-        .next()
-        .unwrap()
-        .as_ref()
-        .clone();
+    let mut earlier = announced(&mut snapshot);
     earlier.annotations_mut().remove(UID);
     insert(&mut leader(&mut snapshot).announces, earlier);
     settle(&mut snapshot);

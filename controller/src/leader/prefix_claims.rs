@@ -249,6 +249,17 @@ impl PrefixClaims {
         both
     }
 
+    /// These claims and the others that they do not contain.
+    #[must_use]
+    pub(super) fn union(mut self, others: &Self) -> Self {
+        for (cluster, prefix) in others.iter() {
+            if !self.is_owned(cluster, prefix) {
+                self.insert(cluster, prefix, None);
+            }
+        }
+        self
+    }
+
     /// The claims of clusters that announce these prefixes already.
     pub(super) fn of_announced<'a>(announced: impl IntoIterator<Item = (&'a str, Vec<IpNet>)>) -> Self {
         let clusters = announced.into_iter().map(|(cluster, prefixes)| {

@@ -87,8 +87,11 @@ pub(super) fn plan(
     if wanted != data {
         write(snapshot, record.map(AsRef::as_ref), &data, wanted, plan);
     }
+    // A record that was restored from an older state, or that an API server answers from one, lacks claims of networks
+    // that the members have.
+    let established = stored.union(&distributed(snapshot));
     OwnedPrefixes {
-        networks: restricted(snapshot, &claims.intersection(&stored)),
+        networks: restricted(snapshot, &claims.intersection(&established)),
         claims,
         refused,
     }

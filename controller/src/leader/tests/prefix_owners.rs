@@ -207,6 +207,27 @@ fn networks_that_are_distributed_stay_without_a_record() {
     assert_eq!(record(&snapshot)["east"], "10.97.0.0/16\n");
 }
 
+/// Seed 740: after a restore the leader wrote imports by its old record, then read the older one, and deleted them.
+#[test]
+fn networks_that_are_distributed_stay_with_an_older_record() {
+    let mut snapshot = one_network();
+    let older = snapshot.prefix_owners.clone();
+    announce_network(&mut snapshot, "east", "10.97.0.0/16", &[]);
+    settle(&mut snapshot);
+    let (before, recorded) = (snapshot.imports.clone(), record(&snapshot));
+    snapshot.prefix_owners = older;
+    let first = reconcile(&mut snapshot);
+    assert!(
+        first
+            .iter()
+            .all(|write| write.target.name == names::PREFIX_OWNERS),
+        "{first:?}"
+    );
+    settle(&mut snapshot);
+    assert_eq!(snapshot.imports, before);
+    assert_eq!(record(&snapshot), recorded);
+}
+
 #[test]
 fn a_network_with_too_many_prefixes_is_ignored() {
     let mut snapshot = leader_snapshot();

@@ -18,7 +18,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use mc_test_kit::kube_clients;
 
-use crate::clusters::Cluster;
+use crate::clusters::{Cluster, EAST};
+
+/// In the token of a Pod (KEP-4193), as an HTTP header that impersonates.
+const NODE_NAME: &str = "Impersonate-Extra-Authentication.kubernetes.io%2fnode-name";
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
@@ -53,6 +56,28 @@ pub(crate) async fn send(
     body: Option<(&str, Value)>,
 ) -> (u16, Value) {
     send_request(client, Request::builder().method(method).uri(path), body).await
+}
+
+/// Sends a dry run to the cluster east as an account, whose token names a Node or none; returns status code and answer.
+pub(crate) fn dry_run(
+    account: &str,
+    node: Option<&str>,
+    method: &Method,
+    path: &str,
+    body: Option<(&'static str, Value)>,
+) -> (u16, String) {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(format!("{path}?dryRun=All"))
+        .header("Impersonate-User", account);
+    if let Some(node) = node {
+        request = request.header(NODE_NAME, node);
+    }
+    let (code, answer) = wait(async {
+        let client = connect(EAST).await;
+        send_request(&client, request, body).await
+    });
+    (code, answer.to_string())
 }
 
 /// The same for a request with further headers.

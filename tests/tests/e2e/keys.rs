@@ -1,17 +1,15 @@
 //! Public keys of Nodes: from the agents through the Gateways to the other cluster.
 
-use http::{Method, Request};
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    api::{connect, send_request, wait},
+    api::dry_run,
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
 };
 
 const NAMESPACE: &str = "kube-system";
 const ACCOUNT: &str = "system:serviceaccount:kube-system:mc-gateway";
-/// In the token of a Pod (KEP-4193), as an HTTP header that impersonates.
-const NODE_NAME: &str = "Impersonate-Extra-Authentication.kubernetes.io%2fnode-name";
 
 /// The string at a path in an object, empty if absent.
 fn text(object: &Value, path: &str) -> String {
@@ -97,25 +95,15 @@ fn no_agent_replaces_the_public_key_of_a_node() {
 /// Creates the `NodeKey` of `node` in a dry run, as an agent whose token names the Node `from`. Returns status code and
 /// answer.
 fn create_as_agent(node: &str, from: Option<&str>) -> (u16, String) {
-    let path = format!("/apis/mc-gateway.io/v1alpha1/namespaces/{NAMESPACE}/nodekeys?dryRun=All");
-    let mut request = Request::builder()
-        .method(Method::POST)
-        .uri(path)
-        .header("Impersonate-User", ACCOUNT);
-    if let Some(from) = from {
-        request = request.header(NODE_NAME, from);
-    }
+    let path = format!("/apis/mc-gateway.io/v1alpha1/namespaces/{NAMESPACE}/nodekeys");
     let object = json!({
         "apiVersion": "mc-gateway.io/v1alpha1",
         "kind": "NodeKey",
         "metadata": {"name": node},
         "spec": {"publicKey": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="},
     });
-    let (code, answer) = wait(async {
-        let client = connect(EAST).await;
-        send_request(&client, request, Some(("application/json", object))).await
-    });
-    (code, answer.to_string())
+    let body = Some(("application/json", object));
+    dry_run(ACCOUNT, from, &Method::POST, &path, body)
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod mcs;
 mod namespace_policy;
 mod node_reports;
 mod observability;
+mod own_objects;
 mod pod_start;
 mod policies;
 mod policy_actions;

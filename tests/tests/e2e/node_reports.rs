@@ -1,17 +1,12 @@
 //! The agents' reports: an agent writes those of its own Node only.
 
-use http::{Method, Request};
+use http::Method;
 use serde_json::{Value, json};
 
-use crate::{
-    api::{connect, send_request, wait},
-    clusters::EAST,
-};
+use crate::{api::dry_run, clusters::EAST};
 
 const NAMESPACE: &str = "/apis/mc-gateway.io/v1alpha1/namespaces/kube-system";
 const ACCOUNT: &str = "system:serviceaccount:kube-system:mc-gateway";
-/// In the token of a Pod (KEP-4193), as an HTTP header that impersonates.
-const NODE_NAME: &str = "Impersonate-Extra-Authentication.kubernetes.io%2fnode-name";
 /// No Node has this name.
 const NODE: &str = "e2e-foreign";
 
@@ -24,18 +19,7 @@ fn send_as_agent(method: &Method, plural: &str, from: Option<&str>, object: &Val
         Method::PUT => (format!("{collection}/{NODE}"), body),
         _ => (format!("{collection}/{NODE}"), None),
     };
-    let mut request = Request::builder()
-        .method(method)
-        .uri(format!("{path}?dryRun=All"))
-        .header("Impersonate-User", ACCOUNT);
-    if let Some(from) = from {
-        request = request.header(NODE_NAME, from);
-    }
-    let (code, answer) = wait(async {
-        let client = connect(EAST).await;
-        send_request(&client, request, body).await
-    });
-    (code, answer.to_string())
+    dry_run(ACCOUNT, from, method, &path, body)
 }
 
 /// The own Node's agent succeeds, all others are denied.

@@ -76,7 +76,8 @@ pub struct ClusterSetStatus {
     pub observed_generation: Option<i64>,
     /// `Ready` of the ClusterSet.
     pub conditions: Vec<Condition>,
-    /// One entry for each cluster seen.
+    /// On the leader: an entry for each member; on a member: one for the leader, then one for each other cluster with
+    /// an imported network.
     pub cluster_statuses: Vec<ClusterStatus>,
 }
 
@@ -87,7 +88,8 @@ pub struct ClusterStatus {
     /// The ID of the cluster.
     #[serde(rename = "clusterID")]
     pub cluster_id: String,
-    /// `Ready`, and `IsLeader` for the leader as seen by a member.
+    /// `Ready` of a member or leader; on a member also `IsLeader` of the leader, and `DataPathReady` of other clusters:
+    /// whether a gateway of this cluster reaches one of theirs.
     pub conditions: Vec<Condition>,
 }
 

@@ -14,6 +14,7 @@ use super::{
     announce::announce,
     cluster_copy::{other_cluster, own_uid},
     connection_config::{connection_config, credentials},
+    data_path_status::{self, DATA_PATH_READY},
     leader_account::account_name,
     membership_record,
     not_ready_reason::NotReadyReason,
@@ -263,9 +264,16 @@ fn status(snapshot: &MemberSnapshot, set: &ClusterSet, reason: Option<&NotReadyR
         Condition::new("IsLeader", condition::FALSE, "", "")
     };
     condition::upsert(&mut conditions, is_leader, &now);
+    // The leader is the first, as in Antrea, and may be a member, too.
+    let mut others = data_path_status::cluster_statuses(snapshot, set);
+    conditions.retain(|condition| condition.type_ != DATA_PATH_READY);
+    if let Some(i) = others.iter().position(|other| other.cluster_id == leader) {
+        conditions.append(&mut others.remove(i).conditions);
+    }
     status.cluster_statuses = vec![ClusterStatus {
         cluster_id: leader,
         conditions,
     }];
+    status.cluster_statuses.append(&mut others);
     status
 }

@@ -10,6 +10,7 @@ mod antrea_endpoints;
 pub mod cluster_copy;
 pub mod cluster_info;
 pub mod connection_config;
+pub mod data_path_status;
 pub mod default_tiers;
 pub mod deletion_guard;
 pub mod deregistration;

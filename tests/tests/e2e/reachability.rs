@@ -89,6 +89,26 @@ fn wait_reported(list: &str) {
     });
 }
 
+/// Waits until the status of east's ClusterSet states this about the data path to west.
+fn wait_data_path(status: &str, reason: &str) {
+    EAST.wait_for(&format!("DataPathReady={status} of west"), SHORT_TIMEOUT, || {
+        let sets = EAST.list(MEMBER_NAMESPACE, "clusterset", "");
+        let clusters: Vec<_> = sets
+            .iter()
+            .filter_map(|set| set["status"]["clusterStatuses"].as_array())
+            .flatten()
+            .collect();
+        let west = clusters.iter().find(|cluster| cluster["clusterID"] == WEST_ID);
+        let conditions = west.and_then(|west| west["conditions"].as_array());
+        let mut conditions = conditions.into_iter().flatten();
+        let found = conditions.find(|condition| condition["type"] == "DataPathReady");
+        match found {
+            Some(found) if found["status"] == status && found["reason"] == reason => Ok(()),
+            _ => Err(format!("{clusters:?}")),
+        }
+    });
+}
+
 #[test]
 fn endpoints_of_a_dead_cluster_are_not_ready_while_another_one_serves() {
     let [ns, of_west] = ["e2e-reachability", "e2e-of-west-alone"].map(Namespace::create);
@@ -104,6 +124,7 @@ fn endpoints_of_a_dead_cluster_are_not_ready_while_another_one_serves() {
     of_west.wait_imported(EAST, 1);
     let client = ns.client(EAST, "east-n2");
     wait_reported("reachable");
+    wait_data_path("True", "Reachable");
     wait_ready(&ns, true);
 
     let cut = Cut::make();
@@ -113,6 +134,7 @@ fn endpoints_of_a_dead_cluster_are_not_ready_while_another_one_serves() {
         assert!(elapsed < MAX_TIME, "{elapsed:?}");
     }
     wait_reported("unreachable");
+    wait_data_path("False", "Unreachable");
     let answers = EAST.wait_for("answers of the own cluster alone", SHORT_TIMEOUT, || {
         client.run(&["get", "--timeout", "1", "--count", "20", &client.imported_url()])
     });
@@ -124,6 +146,7 @@ fn endpoints_of_a_dead_cluster_are_not_ready_while_another_one_serves() {
     let elapsed = wait_ready(&ns, true);
     println!("e2e: they are ready {elapsed:?} after its return");
     wait_reported("reachable");
+    wait_data_path("True", "Reachable");
     ns.wait_imported(EAST, 2);
     client.get_many(&client.imported_url(), 10);
     for (ns, cluster) in [(&ns, EAST), (&ns, WEST), (&of_west, WEST)] {

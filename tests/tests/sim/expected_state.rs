@@ -19,7 +19,7 @@ use crate::{
     },
     policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses},
     ports::format_ports,
-    reachability::wrong_readiness,
+    reachability::{wrong_data_paths, wrong_readiness},
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
     strangers::is_strangers,
     user_actions::is_malformed,
@@ -486,11 +486,13 @@ fn check_member(
     networks: &BTreeSet<String>,
     report: &mut Differences,
 ) {
+    let others: BTreeSet<_> = networks.iter().filter(|n| *n != id).cloned().collect();
     if let Some(set) = cluster.store.get(
         &antrea("clustersets"),
         &(MEMBER_NAMESPACE.to_owned(), SET.to_owned()),
     ) {
         report.expect_eq("ClusterSet Ready", &condition(set, "Ready").0, &"True".to_owned());
+        report.0.extend(wrong_data_paths(cluster, set, &others));
     }
     check_gateways(cluster, number, report);
     let infos: BTreeSet<_> = cluster
@@ -499,7 +501,6 @@ fn check_member(
         .filter(|(key, _)| !is_malformed(key))
         .map(|(_, i)| text(&i.value["spec"]["clusterID"]))
         .collect();
-    let others: BTreeSet<_> = networks.iter().filter(|n| *n != id).cloned().collect();
     report.expect_eq("ClusterInfoImports", &infos, &others);
     check_imports(cluster, number, id, services, winners, report);
     for (key, export) in cluster.store.all(&mcs("serviceexports")) {

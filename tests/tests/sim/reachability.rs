@@ -1,6 +1,6 @@
 //! Reports of simulated gateway agents about other clusters, and the endpoints that they close.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mc_api::{
     names,
@@ -67,9 +67,12 @@ impl Simulation {
     }
 }
 
-/// The clusters that the agents of all Ready Nodes with an active Gateway report as unreachable.
-fn unreachable(cluster: &Cluster) -> BTreeSet<String> {
-    let mut all: Option<BTreeSet<String>> = None;
+/// The clusters that a gateway on a Ready Node reports as reachable, and as unreachable.
+type Report = [BTreeSet<String>; 2];
+
+/// The reports of all active gateways on Ready Nodes; one without a report reports nothing.
+fn gateway_reports(cluster: &Cluster) -> Vec<Report> {
+    let mut all = vec![];
     for (key, gateway) in cluster.store.all(&antrea("gateways")) {
         let node = cluster.store.get(&core("nodes"), &(String::new(), key.1.clone()));
         let node = node.filter(|node| condition(node, "Ready").0 == "True");
@@ -82,16 +85,57 @@ fn unreachable(cluster: &Cluster) -> BTreeSet<String> {
         let report = report.filter(|report| {
             list(report.meta("ownerReferences")).any(|owner| text(&owner["uid"]) == node.uid())
         });
-        let listed: BTreeSet<String> = report
-            .into_iter()
-            .flat_map(|report| list(&report.value["spec"]["unreachable"]).map(text))
-            .collect();
-        all = Some(match all {
-            Some(before) => before.intersection(&listed).cloned().collect(),
-            None => listed,
-        });
+        all.push(["reachable", "unreachable"].map(|field| {
+            let report = report.into_iter();
+            report
+                .flat_map(|report| list(&report.value["spec"][field]).map(text))
+                .collect()
+        }));
     }
-    all.unwrap_or_default()
+    all
+}
+
+/// The clusters that the agents of all Ready Nodes with an active Gateway report as unreachable.
+fn unreachable(cluster: &Cluster) -> BTreeSet<String> {
+    let reports = gateway_reports(cluster).into_iter();
+    let lists = reports.map(|[_, unreachable]| unreachable);
+    lists
+        .reduce(|all, list| all.intersection(&list).cloned().collect())
+        .unwrap_or_default()
+}
+
+/// The other clusters with the wrong condition `DataPathReady`, of those with an imported network.
+pub(crate) fn wrong_data_paths(
+    cluster: &Cluster,
+    set: &StoredObject,
+    others: &BTreeSet<String>,
+) -> Vec<String> {
+    let reports = gateway_reports(cluster);
+    let mut stated: BTreeMap<String, String> = BTreeMap::new();
+    for status in list(&set.value["status"]["clusterStatuses"]) {
+        let mut conditions = list(&status["conditions"]);
+        if let Some(condition) = conditions.find(|condition| condition["type"] == "DataPathReady") {
+            stated.insert(text(&status["clusterID"]), text(&condition["status"]));
+        }
+    }
+    let expected = |other: &String| {
+        if reports.iter().any(|[reachable, _]| reachable.contains(other)) {
+            "True"
+        } else if reports.iter().all(|[_, unreachable]| unreachable.contains(other)) {
+            "False"
+        } else {
+            "Unknown"
+        }
+    };
+    let expected: BTreeMap<_, _> = others
+        .iter()
+        .map(|other| (other.clone(), expected(other).to_owned()))
+        .collect();
+    if stated == expected {
+        vec![]
+    } else {
+        vec![format!("data paths {stated:?} instead of {expected:?}")]
+    }
 }
 
 /// The imported endpoints with the wrong readiness: those of an unreachable cluster are not ready where a reachable one

@@ -168,3 +168,103 @@ fn a_restarted_controller_keeps_the_readiness_until_it_has_the_reports() {
     settle(&mut snapshot);
     assert_ready(&snapshot, &[WEST, SOUTH]);
 }
+
+/// The condition of west's data path in the status of the `ClusterSet`: status, reason, message.
+fn data_path(snapshot: &MemberSnapshot) -> Option<(String, String, String)> {
+    let set = snapshot.cluster_sets.values().next().unwrap();
+    let clusters = &set.status.as_ref().unwrap().cluster_statuses;
+    assert_eq!(
+        clusters[0].cluster_id, "north",
+        "the leader is the first: {clusters:?}"
+    );
+    let west = clusters.iter().find(|cluster| cluster.cluster_id == "west")?;
+    let condition = west.conditions.iter().find(|c| c.type_ == "DataPathReady")?;
+    Some((
+        condition.status.clone(),
+        condition.reason.clone(),
+        condition.message.clone(),
+    ))
+}
+
+fn assert_data_path(snapshot: &MemberSnapshot, status: &str, reason: &str, message: &str) {
+    let wanted = (status.to_owned(), reason.to_owned(), message.to_owned());
+    assert_eq!(data_path(snapshot), Some(wanted));
+}
+
+/// Two gateways, and the network of west.
+fn two_gateways() -> MemberSnapshot {
+    let mut snapshot = two_exporters(WEST, SOUTH);
+    insert(
+        &mut leader(&mut snapshot).imports,
+        import_info("west", "10.30.0.0/16", &["172.18.0.9"]),
+    );
+    settle(&mut snapshot);
+    snapshot
+}
+
+#[test]
+fn the_cluster_set_states_whether_packets_reach_each_cluster() {
+    let mut snapshot = two_gateways();
+    let message = "0 of 2 gateways on Ready Nodes reach the cluster, 0 do not";
+    assert_data_path(&snapshot, "Unknown", "NotReported", message);
+    report_all(&mut snapshot, &[]);
+    let message = "2 of 2 gateways on Ready Nodes reach the cluster, 0 do not";
+    assert_data_path(&snapshot, "True", "Reachable", message);
+    report(&mut snapshot, "node-a", "uid-node-a", &["west"]);
+    settle(&mut snapshot);
+    let message = "1 of 2 gateways on Ready Nodes reach the cluster, 1 do not";
+    assert_data_path(&snapshot, "True", "Reachable", message);
+    report_all(&mut snapshot, &["west"]);
+    let message = "0 of 2 gateways on Ready Nodes reach the cluster, 2 do not";
+    assert_data_path(&snapshot, "False", "Unreachable", message);
+    // A report of an earlier Node of that name.
+    report(&mut snapshot, "node-a", "uid-of-another", &["west"]);
+    settle(&mut snapshot);
+    let message = "0 of 2 gateways on Ready Nodes reach the cluster, 1 do not";
+    assert_data_path(&snapshot, "Unknown", "NotReported", message);
+    for name in ["node-a", "node-bb"] {
+        insert(&mut snapshot.nodes, candidate(name, false, "172.18.0.9"));
+    }
+    settle(&mut snapshot);
+    let message = "0 of 0 gateways on Ready Nodes reach the cluster, 0 do not";
+    assert_data_path(&snapshot, "False", "NoGateway", message);
+    // The cluster has left.
+    leader(&mut snapshot).imports = ObjectMap::default();
+    settle(&mut snapshot);
+    assert_eq!(data_path(&snapshot), None);
+}
+
+#[test]
+fn a_restarted_controller_keeps_the_state_of_data_paths_until_it_has_the_reports() {
+    let mut snapshot = two_gateways();
+    report_all(&mut snapshot, &["west"]);
+    let before = data_path(&snapshot);
+    assert_eq!(before.as_ref().unwrap().0, "False");
+    snapshot.node_reachabilities = OptionalKind::Pending;
+    settle(&mut snapshot);
+    assert_eq!(data_path(&snapshot), before);
+}
+
+#[test]
+fn the_leader_has_the_state_of_its_data_path_beside_its_own() {
+    let mut snapshot = two_gateways();
+    insert(
+        &mut leader(&mut snapshot).imports,
+        import_info("north", "10.50.0.0/16", &["172.18.0.5"]),
+    );
+    report_all(&mut snapshot, &[]);
+    let set = snapshot.cluster_sets.values().next().unwrap();
+    let status = set.status.as_ref().unwrap();
+    let types = |i: usize| -> Vec<&str> {
+        let conditions = status.cluster_statuses[i].conditions.iter();
+        conditions.map(|condition| condition.type_.as_str()).collect()
+    };
+    assert_eq!(types(0), ["Ready", "IsLeader", "DataPathReady"]);
+    assert_eq!(types(1), ["DataPathReady"]);
+    assert_eq!(
+        (status.total_clusters, status.ready_clusters),
+        (1, 1),
+        "as in Antrea"
+    );
+    assert!(plan(&snapshot).writes.is_empty());
+}

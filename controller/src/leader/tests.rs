@@ -2,6 +2,7 @@
 
 mod account_bindings;
 mod admission;
+mod antrea_member;
 mod endpoint_ranges;
 mod label_clusters;
 mod label_identities;

@@ -2,6 +2,7 @@
 
 mod address_groups;
 mod antrea_endpoints;
+mod antrea_leader;
 mod cluster_copy;
 mod collisions;
 mod drain;

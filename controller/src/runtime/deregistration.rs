@@ -39,7 +39,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The shortest delay after a failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 /// The longest delay after a failure.
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The time in which an earlier request may still be executed: the announce has to be absent after it, too.
 const CONFIRMATION_DELAY: Duration = Duration::from_secs(15);
 /// Exports per page of a list.

@@ -17,7 +17,7 @@ use crate::{
     invariants::{
         antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
     },
-    policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses},
+    policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses, wrong_counters},
     ports::format_ports,
     reachability::{wrong_data_paths, wrong_readiness},
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
@@ -114,6 +114,15 @@ pub(crate) fn leftovers(world: &Simulation) -> (Vec<Key>, Vec<Key>) {
 
 /// All differences from the expected state.
 pub(crate) fn differences(world: &Simulation) -> Vec<String> {
+    let counters = world.clusters.iter().flat_map(wrong_counters);
+    differences_of_objects(world)
+        .into_iter()
+        .chain(counters)
+        .collect()
+}
+
+/// The differences apart from counters of rules, which are written once a minute.
+pub(crate) fn differences_of_objects(world: &Simulation) -> Vec<String> {
     let mut report = Differences(accounts::differences(&world.clusters[0].store));
     let members: BTreeMap<usize, String> = (1..world.clusters.len())
         .filter_map(|i| Some((i, wanted_cluster_id(&world.clusters[i])?)))
@@ -449,7 +458,6 @@ fn identities(all: &[&Value], name: &str, report: &mut Differences) -> Identitie
     by_label
 }
 
-/// Checks a cluster that is not a member.
 /// The status of policies, and default Tiers.
 fn check_policies(cluster: &Cluster, report: &mut Differences) {
     let (is_enforced, policies) = statuses(cluster);
@@ -468,6 +476,7 @@ fn check_policies(cluster: &Cluster, report: &mut Differences) {
     report.expect_eq("addresses of Pods", &have, &want);
 }
 
+/// Checks a cluster that is not a member.
 fn check_non_member(cluster: &Cluster, report: &mut Differences) {
     for plural in ["gateways", "clusterinfoimports"] {
         let all = cluster.store.all(&antrea(plural));

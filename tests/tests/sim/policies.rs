@@ -181,16 +181,18 @@ fn rule_traffic_stats(policy: &StoredObject, reports: &[&Arc<StoredObject>]) -> 
     json!([{ "name": RULE, "trafficStats": { "packets": packets, "bytes": packets * 74 } }])
 }
 
-/// Each policy with its present and expected phase, counts and counters, and whether the cluster enforces policies.
-pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>) {
+/// The reports of the agents of existing Nodes, with the names of these.
+fn agent_reports(cluster: &Cluster) -> Vec<(&str, &Arc<StoredObject>)> {
     let owner = |report: &StoredObject| text(&report.meta("ownerReferences")[0]["uid"]);
-    let existing: Vec<_> = cluster
-        .store
-        .all(&reports())
-        .filter(|(key, report)| node_uid(cluster, &key.1).is_some_and(|uid| uid == owner(report)))
-        .collect();
-    let reporting: Vec<&str> = existing.iter().map(|(key, _)| key.1.as_str()).collect();
-    let existing: Vec<_> = existing.iter().map(|(_, report)| *report).collect();
+    let all = cluster.store.all(&reports());
+    all.filter(|(key, report)| node_uid(cluster, &key.1).is_some_and(|uid| uid == owner(report)))
+        .map(|(key, report)| (key.1.as_str(), report))
+        .collect()
+}
+
+/// Each policy with its present and expected phase and counts, and whether the cluster enforces policies.
+pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>) {
+    let reporting: Vec<&str> = agent_reports(cluster).into_iter().map(|(node, _)| node).collect();
     let of_policy = |(name, policy): (&str, &StoredObject)| {
         let status = &policy.value["status"];
         let have = json!([
@@ -198,16 +200,14 @@ pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>)
             status["observedGeneration"],
             status["currentNodesRealized"],
             status["desiredNodesRealized"],
-            list(&status["ruleTrafficStats"]).collect::<Vec<_>>(),
         ]);
-        let counters = rule_traffic_stats(policy, &existing);
         let desired = reporting.iter().filter(|node| selects(name, node)).count();
         let want = if reporting.is_empty() {
-            json!(["Pending", have[1], 0, 0, []])
+            json!(["Pending", have[1], 0, 0])
         } else if name == INVALID {
-            json!(["Failed", generation(policy), 0, desired, counters])
+            json!(["Failed", generation(policy), 0, desired])
         } else {
-            json!(["Realized", generation(policy), desired, desired, counters])
+            json!(["Realized", generation(policy), desired, desired])
         };
         // Without a report there never was a status.
         let have = if status.is_null() && reporting.is_empty() {
@@ -218,6 +218,20 @@ pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>)
         (name.to_owned(), have, want)
     };
     (!reporting.is_empty(), policies(cluster).map(of_policy).collect())
+}
+
+/// The policies whose counters differ from the reports.
+pub(crate) fn wrong_counters(cluster: &Cluster) -> Vec<String> {
+    let reports: Vec<_> = agent_reports(cluster)
+        .into_iter()
+        .map(|(_, report)| report)
+        .collect();
+    let of_policy = |(name, policy): (&str, &StoredObject)| {
+        let have = json!(list(&policy.value["status"]["ruleTrafficStats"]).collect::<Vec<_>>());
+        let want = rule_traffic_stats(policy, &reports);
+        (have != want).then(|| format!("counters of the policy {name}: {have} instead of {want}"))
+    };
+    policies(cluster).filter_map(of_policy).collect()
 }
 
 /// Labels; none if they are absent.

@@ -43,19 +43,27 @@ use crate::{
 
 /// Cluster IDs of members; one is a prefix of another.
 const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
-/// Convergence bound after the last fault: black-holed requests fail after 30 s, retries are at most 10 s apart,
-/// deregistration is retried every 30 s, a drain takes another 30 s, and counters of rules are written once a minute.
+/// Promised time to rest after the last fault and the last [grace period](Simulation::grant_grace): black-holed requests
+/// fail after 15 s, retries are at most 10 s apart, objects are compared again after 30 s, and a drain takes 30 s.
+pub(crate) const PROMISED_CONVERGENCE: Duration = Duration::from_secs(40);
+/// The time for which members keep imports that a restored leader lacks, or one that answers a list from an old state.
+const REGRESSION_HOLD: Duration = Duration::from_mins(1);
+/// Time limit for everything: a drain takes 30 s, and counters of rules are written once a minute.
 const CONVERGENCE_BOUND: Duration = Duration::from_secs(150);
-/// Minimum wait after the last fault: black-holed requests still fail 30 s later, and an Event that failed then is
+/// Minimum wait after the last fault: black-holed requests still fail 15 s later, and an Event that failed then is
 /// published 10 s after that.
-const MIN_SETTLE_TIME: Duration = Duration::from_secs(42);
+const MIN_SETTLE_TIME: Duration = Duration::from_secs(27);
 /// Period of the expected state before the quiet period begins: Events are published 5 s after their cause, and a burst
 /// of them takes a few seconds more (`runtime::events`).
 const REST_PERIOD: Duration = Duration::from_secs(12);
 /// When the simulated administrator removes leftovers of a restored leader.
-const ADMIN_CLEANUP_AFTER: Duration = Duration::from_secs(45);
+const ADMIN_CLEANUP_AFTER: Duration = Duration::from_secs(10);
 /// Quiet period without writes; longer than the controllers' resync interval.
 const QUIET_PERIOD: Duration = Duration::from_secs(35);
+/// Quiet period of one seed in [`LONG_QUIET_SEEDS`]: 100 resyncs.
+const LONG_QUIET_PERIOD: Duration = Duration::from_secs(100 * 30 + 5);
+/// One seed in this number has the long quiet period.
+const LONG_QUIET_SEEDS: u64 = 50;
 /// Periods in which claims of prefixes may end before one without: of clusters that left, and of removed Nodes.
 const MAX_QUIET_PERIODS: usize = 4;
 
@@ -309,7 +317,8 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
     stop_faults(&world);
     let (rest, leftovers, mut failures) = await_convergence(&world).await;
     if failures.is_empty() {
-        failures = check_quiet(&world).await;
+        let is_long = matches!(plan, Plan::Random) && seed.is_multiple_of(LONG_QUIET_SEEDS);
+        failures = check_quiet(&world, if is_long { LONG_QUIET_PERIOD } else { QUIET_PERIOD }).await;
     }
     for task in tasks {
         task.abort();
@@ -443,6 +452,7 @@ pub(crate) fn restore_leader(world: &mut Simulation, old: &Store) {
     world.record(|| "the leader's server is restored".to_owned());
     world.clusters[0].store.restore(old);
     world.restored = true;
+    world.grant_grace(REGRESSION_HOLD);
     world.clusters[0].epoch += 1;
     let at = world.elapsed();
     let clusters = std::mem::take(&mut world.clusters);
@@ -572,6 +582,9 @@ fn stop_faults(world: &SharedSimulation) {
     let mut world = world.lock();
     world.record(|| "everything works again".to_owned());
     world.faults.enabled = false;
+    if world.faults.stale_list > 0 {
+        world.grant_grace(REGRESSION_HOLD);
+    }
     for cluster in &mut world.clusters {
         cluster.down = None;
         cluster.partitioned = None;
@@ -580,16 +593,23 @@ fn stop_faults(world: &SharedSimulation) {
     world.report_reachability_everywhere();
 }
 
-/// Waits for convergence; returns the time, the number of removed leftovers and the remaining differences.
+/// Waits for convergence; returns the time until all objects were at rest, after the last fault and grace period, the
+/// number of removed leftovers and the remaining differences.
 async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<String>) {
     let begin = Instant::now();
     let mut cleaned = None;
     let mut converged_at = None;
+    let mut objects_at = None;
     loop {
         sleep(Duration::from_secs(3)).await;
         let mut world = world.lock();
         if cleaned.is_none() && begin.elapsed() > ADMIN_CLEANUP_AFTER {
             cleaned = Some(remove_leftovers(&mut world));
+        }
+        if !expected_state::differences_of_objects(&world).is_empty() {
+            objects_at = None;
+        } else if objects_at.is_none() {
+            objects_at = Some(begin.elapsed());
         }
         let differences = expected_state::differences(&world);
         if !differences.is_empty() {
@@ -598,7 +618,13 @@ async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<St
             converged_at = Some(begin.elapsed());
         }
         let rested = converged_at.filter(|at| begin.elapsed().saturating_sub(*at) >= REST_PERIOD);
-        if let Some(at) = rested.filter(|_| begin.elapsed() > MIN_SETTLE_TIME) {
+        if rested.is_some() && begin.elapsed() > MIN_SETTLE_TIME {
+            let grace = world
+                .grace_until
+                .map(|until| until.saturating_duration_since(begin));
+            let at = objects_at
+                .unwrap_or_default()
+                .saturating_sub(grace.unwrap_or_default());
             return (at, cleaned.unwrap_or(0), differences);
         }
         if begin.elapsed() > CONVERGENCE_BOUND {
@@ -625,13 +651,13 @@ fn remove_leftovers(world: &mut Simulation) -> usize {
 
 /// Checks that after convergence nothing but heartbeats is written and nothing changes. A claim of a cluster that left
 /// ends later, and its range becomes usable for another one.
-async fn check_quiet(world: &SharedSimulation) -> Vec<String> {
+async fn check_quiet(world: &SharedSimulation, period: Duration) -> Vec<String> {
     for _ in 0..MAX_QUIET_PERIODS {
         let before: Vec<u64> = {
             let world = world.lock();
             world.clusters.iter().map(|c| c.store.version()).collect()
         };
-        sleep(QUIET_PERIOD).await;
+        sleep(period).await;
         let world = world.lock();
         let records = world.clusters[0]
             .store

@@ -136,6 +136,8 @@ pub(crate) struct Simulation {
     pub(crate) processes: BTreeMap<Actor, Process>,
     /// Invariants.
     pub(crate) invariants: Invariants,
+    /// End of the last grace period that the controllers promise before they withdraw something.
+    pub(crate) grace_until: Option<Instant>,
     /// A planned crash.
     pub(crate) planned_crash: Option<Crash>,
     /// True if the leader's server was restored from an older snapshot.
@@ -171,6 +173,11 @@ impl SharedSimulation {
 // === impl World ===
 
 impl Simulation {
+    /// The controllers may wait for this time from now on before they withdraw something.
+    pub(crate) fn grant_grace(&mut self, time: Duration) {
+        self.grace_until = self.grace_until.max(Some(Instant::now() + time));
+    }
+
     /// A leader and members with these IDs, without objects.
     pub(crate) fn new(rng: Rng, ids: &[&str], kinds: &Arc<Scheme>, talk: bool) -> Self {
         let cluster = |(number, id): (usize, &&str)| Cluster {
@@ -198,6 +205,7 @@ impl Simulation {
             page: 500,
             invariants: Invariants::default(),
             planned_crash: None,
+            grace_until: None,
             counts: Counts::default(),
             trace_hash: 0xcbf2_9ce4_8422_2325,
             restored: false,

@@ -28,6 +28,9 @@ use tower::service_fn;
 
 use crate::simulation::{SharedSimulation, Simulation};
 
+/// After this time a client gives up a request of a half-open connection: suite `e2e`, module `half_open`, measures 10 s.
+const BLACK_HOLE_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// Errors outside of HTTP.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -156,7 +159,7 @@ impl Transport {
             && until > now
         {
             let early = if swallows {
-                BeforeServer::BlackHoled((until - now).min(Duration::from_secs(30)))
+                BeforeServer::BlackHoled((until - now).min(BLACK_HOLE_TIMEOUT))
             } else {
                 BeforeServer::Refused
             };

@@ -1,7 +1,7 @@
 //! Simulated users and cluster components: Services, exports, Pods, Namespaces, Nodes, memberships, tokens, and
 //! tampering with the controllers' objects.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::ByteString;
 use mc_api::names;
@@ -40,6 +40,8 @@ const POD_LABELS: [&[(&str, &str)]; 3] = [&[("app", "web")], &[("app", "web"), (
 const PODS: u64 = 3;
 /// Name prefix of malformed objects.
 const MALFORMED_PREFIX: &str = "odd-";
+/// The time in which a member leaves: the grace period of a `ClusterSet` and the confirmation of the deregistration.
+const DEPARTURE_TIME: Duration = Duration::from_secs(30 + 15);
 /// Maximum number of Nodes of a cluster.
 const NODES: u64 = 4;
 
@@ -187,6 +189,7 @@ impl Simulation {
 
     /// Deletes the ClusterSet.
     pub(crate) fn leave(&mut self, server: usize) {
+        self.grant_grace(DEPARTURE_TIME);
         self.delete_as_user(
             server,
             &antrea("clustersets"),

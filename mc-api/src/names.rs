@@ -192,6 +192,12 @@ pub fn label_identity_export(cluster_id: &str, hash: &str) -> String {
     format!("{cluster_id}-{hash}")
 }
 
+/// The `ResourceExport` with the imports that a cluster lacks.
+#[must_use]
+pub fn import_failures_export(cluster_id: &str) -> String {
+    format!("{cluster_id}-importfailures")
+}
+
 /// The `ResourceExport` of the peers in a cluster's own policies.
 #[must_use]
 pub fn policy_selectors_export(cluster_id: &str) -> String {

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::ByteString;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::raw_payload;
 
 /// The maximum number of peers.
 pub const MAX_PEERS: usize = 256;
@@ -87,8 +88,7 @@ impl PolicySelectors {
     /// The field `raw` with these peers.
     #[must_use]
     pub fn to_raw(&self) -> Value {
-        let payload = json!({ "peers": self.0 });
-        json!({ "data": ByteString(payload.to_string().into_bytes()) })
+        raw_payload::encode(&json!({ "peers": self.0 }))
     }
 
     /// The peers in a field `raw`.
@@ -97,9 +97,7 @@ impl PolicySelectors {
     ///
     /// If it has another form, or is too long.
     pub fn from_raw(raw: Option<&Value>) -> Result<Self, PolicySelectorsError> {
-        let data = raw.and_then(|raw| raw.get("data"));
-        let data = data.and_then(|data| ByteString::deserialize(data).ok());
-        let ByteString(data) = data.ok_or(PolicySelectorsError::NoData)?;
+        let data = raw_payload::decode(raw).ok_or(PolicySelectorsError::NoData)?;
         let length = data.len();
         if length > MAX_BYTES {
             return Err(PolicySelectorsError::TooLong { length });
@@ -118,6 +116,7 @@ impl PolicySelectors {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::ByteString;
     use proptest::prelude::*;
 
     use super::*;

@@ -24,6 +24,8 @@ pub mod kind {
     pub const CLUSTER_NETWORK_POLICY: &str = "AntreaClusterNetworkPolicy";
     /// Superset: the peers in the exporting cluster's own policies; read by members, not by the leader.
     pub const POLICY_SELECTORS: &str = "PolicySelectors";
+    /// Superset: the Services that the exporting cluster cannot import; read by members, not by the leader.
+    pub const IMPORT_FAILURES: &str = "ImportFailures";
 }
 
 /// Condition type: merged into a `ResourceImport`.

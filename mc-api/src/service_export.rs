@@ -22,6 +22,8 @@ pub const VALID: &str = "Valid";
 pub const READY: &str = "Ready";
 /// Condition type: the export conflicts with those of other clusters.
 pub const CONFLICT: &str = "Conflict";
+/// Condition type, superset: other clusters report that they cannot import the Service, or import it in part.
+pub const IMPORT_FAILED: &str = "ImportFailed";
 
 /// The reasons of [`VALID`].
 pub mod reason {

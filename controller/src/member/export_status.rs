@@ -7,13 +7,16 @@ use kube::ResourceExt;
 use mc_api::{
     condition::{self, Condition},
     resource_export::{FAILURE, SUCCEEDED},
-    service_export::{CONFLICT, READY, ServiceExport, ServiceExportStatus, VALID, conflict, ready, reason},
+    service_export::{
+        CONFLICT, IMPORT_FAILED, READY, ServiceExport, ServiceExportStatus, VALID, conflict, ready, reason,
+    },
 };
 use mc_kube::NamespacedName;
 
 use super::{
     ActiveMembership,
     export_payload::ExportError,
+    failed_imports::ReportedFailures,
     resource_exports::{existing_export, export_names},
 };
 use crate::{
@@ -31,6 +34,7 @@ pub(super) fn status(
     export: &ServiceExport,
     invalid: Option<&ExportError>,
     written: bool,
+    reported: &ReportedFailures,
     plan: &mut Plan,
 ) {
     let now = api_time(snapshot.now);
@@ -106,8 +110,13 @@ pub(super) fn status(
             None => new.conditions.retain(|c| c.type_ != CONFLICT),
         }
     }
+    let service = NamespacedName::from(&export.metadata);
+    if let Some(failed) = reported.update(&service, &mut new.conditions) {
+        plan.warning_event(ApiServer::Local, export, IMPORT_FAILED, failed.message.clone());
+        condition::upsert(&mut new.conditions, failed, &now);
+    }
     // Conditions of other writers are last.
-    let order = [VALID, READY, CONFLICT];
+    let order = [VALID, READY, CONFLICT, IMPORT_FAILED];
     new.conditions
         .sort_by_key(|c| order.iter().position(|t| *t == c.type_).unwrap_or(order.len()));
     if new != old {

@@ -15,6 +15,7 @@ use super::{
     ActiveMembership,
     export_payload::{ExportError, ExportPayload, payload},
     export_status::status,
+    failed_imports::ReportedFailures,
     ip_families::ReachableFamilies,
     resource_exports::{apply_export, existing_export, export_names, is_of},
     slices::SliceIndex,
@@ -41,10 +42,11 @@ struct Candidate<'a> {
 
 /// Keeps two exports for each valid `ServiceExport` and for those that have just lost their endpoints, none for the
 /// others, and the status of all.
-pub fn plan(
+pub(super) fn plan(
     snapshot: &MemberSnapshot,
     membership: Option<&ActiveMembership<'_>>,
     slices: &SliceIndex<'_>,
+    reported: &ReportedFailures,
     plan: &mut Plan,
 ) {
     if snapshot.service_cidrs.is_empty() {
@@ -91,6 +93,7 @@ pub fn plan(
             candidate.export,
             candidate.error.as_ref(),
             written,
+            reported,
             plan,
         );
     }

@@ -109,12 +109,14 @@ pub(super) fn endpoint_ranges(
 }
 
 /// Removes the endpoints that their clusters may not export, and reports the first one of each cluster on the Service.
+/// Returns the reports.
 pub(super) fn leave_out_foreign(
     clusters: &mut EndpointsByCluster,
     (ranges, own_cluster): (&EndpointRanges, &str),
     service: Option<&Service>,
     plan: &mut Plan,
-) {
+) -> Vec<String> {
+    let mut messages = vec![];
     clusters.retain(|cluster, groups| {
         if cluster == own_cluster {
             return true;
@@ -138,11 +140,13 @@ pub(super) fn leave_out_foreign(
                 format!(", and {more} more addresses")
             };
             let message = format!("endpoint of cluster {cluster:?}: {first}; left out{more}");
+            messages.push(message.clone());
             report_failure(service, message, plan);
         }
         groups.retain(|group| !group.endpoints.is_empty());
         !groups.is_empty()
     });
+    messages
 }
 
 fn cidr_contains(cidr: IpNet, ip: &str) -> bool {

@@ -51,7 +51,10 @@ pub(super) enum ImportedService<'a> {
     /// It is being created or deleted.
     Pending,
     /// A Service of another owner has its name.
-    Foreign,
+    Foreign {
+        /// The report.
+        message: String,
+    },
 }
 
 impl<'a> ImportedService<'a> {
@@ -59,7 +62,7 @@ impl<'a> ImportedService<'a> {
     pub(super) fn present(&self) -> Option<&'a Service> {
         match self {
             Self::Present(service) => Some(service),
-            Self::Pending | Self::Foreign => None,
+            Self::Pending | Self::Foreign { .. } => None,
         }
     }
 }
@@ -94,16 +97,16 @@ pub(super) fn apply_service<'a>(
         let message = format!(
             "exists and is not an import: Service {namespace}/{name} of the ClusterSet cannot be imported"
         );
-        report_failure(old.as_ref(), message, plan);
-        return ImportedService::Foreign;
+        report_failure(old.as_ref(), message.clone(), plan);
+        return ImportedService::Foreign { message };
     }
     if let Some(owner) = import_owner::other_owner(snapshot, old.as_ref()) {
         let message = format!(
             "{}: Service {namespace}/{name} of this controller's ClusterSet cannot be imported",
             import_owner::conflict(owner)
         );
-        report_failure(old.as_ref(), message, plan);
-        return ImportedService::Foreign;
+        report_failure(old.as_ref(), message.clone(), plan);
+        return ImportedService::Foreign { message };
     }
     if old.metadata.deletion_timestamp.is_some() {
         return ImportedService::Pending;

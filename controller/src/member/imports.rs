@@ -13,6 +13,7 @@ use mc_kube::NamespacedName;
 
 use super::{
     ActiveMembership,
+    failed_imports::{FailedImports, reason},
     import_owner::{self, other_owner},
     imported_endpoints::{apply_slices, endpoint_ranges, endpoints_by_cluster, leave_out_foreign},
     imported_service::{ImportedService, MAX_SERVICE_NAME, apply_service, is_own_import, rejection},
@@ -25,13 +26,14 @@ use crate::{
     snapshot::{MemberSnapshot, get},
 };
 
-/// Keeps all offered imports and deletes the others of this controller.
-pub fn plan(
+/// Keeps all offered imports and deletes the others of this controller. Returns those that fail.
+pub(super) fn plan(
     snapshot: &MemberSnapshot,
     membership: &ActiveMembership<'_>,
     local: &SliceIndex<'_>,
     plan: &mut Plan,
-) {
+) -> FailedImports {
+    let mut failed = FailedImports::default();
     let imports =
         || {
             membership.leader.imports.values().filter(|i| {
@@ -51,7 +53,13 @@ pub fn plan(
             continue;
         };
         let key = name_of(import);
-        if !can_import(snapshot, &key, plan) {
+        if let Some((reason, message)) = obstacle(snapshot, &key) {
+            let subject = format!(
+                "ResourceImport {}",
+                names::service_import(&key.namespace, &key.name)
+            );
+            failed.add(&key, reason, message.as_str());
+            plan.issue(subject, message);
             continue;
         }
         let mut clusters = endpoints
@@ -59,28 +67,38 @@ pub fn plan(
             .map(|e| endpoints_by_cluster(snapshot, local, membership, &key, e))
             .unwrap_or_default();
         let service = apply_service(snapshot, &key, &payload.spec, plan);
-        leave_out_foreign(
-            &mut clusters,
-            (&ranges, membership.cluster_id),
-            service.present(),
-            plan,
-        );
+        let of_own = (&ranges, membership.cluster_id);
+        for message in leave_out_foreign(&mut clusters, of_own, service.present(), plan) {
+            failed.add(&key, reason::ENDPOINTS_LEFT_OUT, message);
+        }
         mark_unreachable(&mut clusters, &unreachable);
         // A ServiceImport beside a Service of another owner would announce an import that does not exist.
-        if !matches!(service, ImportedService::Foreign) {
+        if let ImportedService::Foreign { message } = &service {
+            failed.add(&key, reason::NAME_TAKEN, message.as_str());
+        } else {
             keep_services.insert(key.clone());
         }
         if let ImportedService::Present(service) = service {
             apply_slices(snapshot, service, &key.name, &clusters, &mut keep_slices, plan);
             let spec = service.spec.clone().unwrap_or_default();
-            apply_service_import(snapshot, &key, &spec, payload, (&clusters, None), plan);
+            if let Err(message) =
+                apply_service_import(snapshot, &key, &spec, payload, (&clusters, None), plan)
+            {
+                failed.add(&key, reason::NAME_TAKEN, message);
+            }
         } else if let Some(why) = rejection(snapshot, &key, &payload.spec) {
             // The import has no address; its status contains the reason.
+            failed.add(&key, reason::REJECTED, why.message.as_str());
             let no_service = ServiceSpec::default();
-            apply_service_import(snapshot, &key, &no_service, payload, (&clusters, Some(why)), plan);
+            if let Err(message) =
+                apply_service_import(snapshot, &key, &no_service, payload, (&clusters, Some(why)), plan)
+            {
+                failed.add(&key, reason::NAME_TAKEN, message);
+            }
         }
     }
     delete_stale(snapshot, &keep_services, &keep_slices, plan);
+    failed
 }
 
 /// Deletes all imports: there is no membership.
@@ -98,44 +116,30 @@ pub(crate) fn targets_cluster(import: &ResourceImport, cluster_id: &str) -> bool
     import.spec.cluster_ids.is_empty() || import.spec.cluster_ids.iter().any(|c| c == cluster_id)
 }
 
-/// Whether the import can exist in this cluster; reports an issue if not.
-fn can_import(
+/// The reason and message why the import cannot exist in this cluster, if any.
+fn obstacle(
     snapshot: &MemberSnapshot,
     NamespacedName { namespace, name }: &NamespacedName,
-    plan: &mut Plan,
-) -> bool {
-    let subject = format!("ResourceImport {}", names::service_import(namespace, name));
+) -> Option<(&'static str, String)> {
     let service = names::imported_service(name);
     if let Err(cause) = validation::dns_label(&service, MAX_SERVICE_NAME) {
-        plan.issue(
-            subject,
-            format!("spec.name: {cause}: no Service can have this name"),
-        );
-        return false;
+        let message = format!("spec.name: {cause}: no Service can have this name");
+        return Some((reason::INVALID_NAME, message));
     }
-    if !snapshot
-        .config
-        .namespace_policy
-        .allows(namespace, &snapshot.namespace)
-    {
-        plan.issue(
-            subject,
-            format!(
-                "spec.namespace: namespacePolicy in the controller's configuration does not allow {namespace:?}; not imported"
-            ),
+    let policy = &snapshot.config.namespace_policy;
+    if !policy.allows(namespace, &snapshot.namespace) {
+        let message = format!(
+            "spec.namespace: namespacePolicy in the controller's configuration does not allow {namespace:?}; not imported"
         );
-        return false;
+        return Some((reason::NAMESPACE_NOT_ALLOWED, message));
     }
     match get(&snapshot.namespaces, "", namespace) {
-        Some(found) if found.metadata.deletion_timestamp.is_none() => true,
+        Some(found) if found.metadata.deletion_timestamp.is_none() => None,
         _ => {
-            plan.issue(
-                subject,
-                format!(
-                    "spec.namespace: Namespace {namespace:?} does not exist in this cluster; not imported"
-                ),
+            let message = format!(
+                "spec.namespace: Namespace {namespace:?} does not exist in this cluster; not imported"
             );
-            false
+            Some((reason::NAMESPACE_NOT_FOUND, message))
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod deregistration;
 pub mod export_payload;
 mod export_status;
 pub mod exports;
+mod failed_imports;
 pub mod gateway_candidates;
 pub mod gateways;
 pub mod group_status;
@@ -93,11 +94,13 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     let gateways = gateways::plan(snapshot, &mut plan);
     let membership = active_membership(snapshot, set);
     let slices = SliceIndex::new(snapshot);
-    exports::plan(snapshot, membership.as_ref(), &slices, &mut plan);
+    let reported = failed_imports::reported(membership.as_ref(), &mut plan);
+    exports::plan(snapshot, membership.as_ref(), &slices, &reported, &mut plan);
     if let Some(membership) = membership {
         cluster_info::export(snapshot, &membership, &gateways, &mut plan);
         cluster_info::import(snapshot, &membership, &mut plan);
-        imports::plan(snapshot, &membership, &slices, &mut plan);
+        let failed = imports::plan(snapshot, &membership, &slices, &mut plan);
+        failed_imports::export(&membership, failed, &mut plan);
         antrea_endpoints::plan(snapshot, &mut plan);
         selector_exports::plan(snapshot, &membership, &mut plan);
         label_identities::plan(snapshot, &membership, &mut plan);

@@ -67,14 +67,19 @@ pub(super) fn apply_export(
     same
 }
 
-/// The export with the labels of its kind. Exports of Pod labels and of policy peers have no finalizer: those of Pod
-/// labels have none in Antrea, and nothing in the leader cluster depends on the others.
+/// The export with the labels of its kind. Exports of Pod labels, of policy peers and of failed imports have no
+/// finalizer: those of Pod labels have none in Antrea, and nothing in the leader cluster depends on the others.
 pub(super) fn export(
     membership: &ActiveMembership<'_>,
     name: &str,
     spec: ResourceExportSpec,
 ) -> ResourceExport {
-    let is_released_by_leader = ![kind::LABEL_IDENTITY, kind::POLICY_SELECTORS].contains(&spec.kind.as_str());
+    let of_members = [
+        kind::LABEL_IDENTITY,
+        kind::POLICY_SELECTORS,
+        kind::IMPORT_FAILURES,
+    ];
+    let is_released_by_leader = !of_members.contains(&spec.kind.as_str());
     ResourceExport {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),

@@ -28,6 +28,10 @@ use crate::{
 };
 
 /// Keeps the `ServiceImport` and its status.
+///
+/// # Errors
+///
+/// If one of another owner has its name: the report.
 pub(super) fn apply_service_import(
     snapshot: &MemberSnapshot,
     NamespacedName { namespace, name }: &NamespacedName,
@@ -35,7 +39,7 @@ pub(super) fn apply_service_import(
     payload: &ServiceImport,
     (clusters, rejected): (&EndpointsByCluster, Option<Condition>),
     plan: &mut Plan,
-) {
+) -> Result<(), String> {
     let mut spec = payload.spec.clone();
     if spec.type_.is_empty() {
         CLUSTER_SET_IP.clone_into(&mut spec.type_);
@@ -58,13 +62,14 @@ pub(super) fn apply_service_import(
     if let Some((old, owner)) =
         old.and_then(|old| Some((old, import_owner::other_owner(snapshot, old.as_ref())?)))
     {
-        report_failure(old.as_ref(), import_owner::conflict(owner), plan);
-        return;
+        let message = import_owner::conflict(owner);
+        report_failure(old.as_ref(), message.clone(), plan);
+        return Err(message);
     }
     if let Some(old) = old.filter(|o| is_foreign(o)) {
         let message = format!("has another owner (spec.ips {:?}); not changed", old.spec.ips);
-        report_failure(old.as_ref(), message, plan);
-        return;
+        report_failure(old.as_ref(), message.clone(), plan);
+        return Err(message);
     }
     let usable = spec.type_ == HEADLESS || !spec.ips.is_empty();
     let mut import = ServiceImport::new(name, spec);
@@ -85,7 +90,7 @@ pub(super) fn apply_service_import(
     if old.is_none_or(|o| !is_up_to_date(o, &import)) {
         plan.apply(ApiServer::Local, &import);
     }
-    let Some(old) = old else { return };
+    let Some(old) = old else { return Ok(()) };
     if let Some(why) = &rejected {
         plan.warning_event(ApiServer::Local, old.as_ref(), IMPORT_FAILED, why.message.clone());
     }
@@ -124,6 +129,7 @@ pub(super) fn apply_service_import(
         });
         plan.status(ApiServer::Local, old.as_ref(), &status);
     }
+    Ok(())
 }
 
 fn is_up_to_date(old: &ServiceImport, new: &ServiceImport) -> bool {

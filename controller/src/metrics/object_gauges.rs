@@ -183,13 +183,14 @@ impl MemberGauges {
 }
 
 /// Kinds of `ResourceExport`s.
-const EXPORT_KINDS: [&str; 6] = [
+const EXPORT_KINDS: [&str; 7] = [
     resource_export::kind::SERVICE,
     resource_export::kind::ENDPOINTS,
     resource_export::kind::CLUSTER_INFO,
     resource_export::kind::LABEL_IDENTITY,
     resource_export::kind::CLUSTER_NETWORK_POLICY,
     resource_export::kind::POLICY_SELECTORS,
+    resource_export::kind::IMPORT_FAILURES,
 ];
 /// Kinds of `ResourceImport`s.
 const IMPORT_KINDS: [&str; 5] = [

@@ -43,6 +43,7 @@ pub struct LeaderConnection {
     imports: Store<ResourceImport>,
     /// Only where selected label identities are exported.
     policy_selectors: Option<Store<ResourceExport>>,
+    import_failures: Store<ResourceExport>,
     writes: WriteState,
     events: EventPublisher,
     deletion_guard: DeletionGuard,
@@ -113,6 +114,8 @@ impl LeaderConnection {
         let (policy_selectors, selectors_task) = (identity_export == IdentityExport::Selected)
             .then(|| context.store(namespace, all.clone().labels(&of_selectors)))
             .unzip();
+        let of_failures = format!("{}={}", names::LABEL_SOURCE_KIND, kind::IMPORT_FAILURES);
+        let import_failures = context.store(namespace, all.clone().labels(&of_failures));
         let imports = context.store(namespace, all);
         let applier = Applier::new(client.clone(), fence.clone(), health.clone());
         Self {
@@ -128,7 +131,8 @@ impl LeaderConnection {
             exports: exports.0,
             imports: imports.0,
             policy_selectors,
-            _tasks: [announces.1, exports.1, imports.1]
+            import_failures: import_failures.0,
+            _tasks: [announces.1, exports.1, imports.1, import_failures.1]
                 .into_iter()
                 .chain(selectors_task)
                 .collect(),
@@ -165,6 +169,9 @@ impl LeaderConnection {
             policy_selectors: self
                 .policy_selectors
                 .as_ref()
+                .filter(|store| store.synced())
+                .map(Store::snapshot),
+            import_failures: Some(&self.import_failures)
                 .filter(|store| store.synced())
                 .map(Store::snapshot),
             imports: imports.objects,

@@ -151,6 +151,8 @@ pub struct RemoteObjects {
     pub exports: ObjectMap<ResourceExport>,
     /// All clusters' exports of kind `PolicySelectors`, where they are read and once their list is complete.
     pub policy_selectors: Option<ObjectMap<ResourceExport>>,
+    /// All clusters' exports of kind `ImportFailures`, once their list is complete.
+    pub import_failures: Option<ObjectMap<ResourceExport>>,
     /// The imports of the set.
     pub imports: ObjectMap<ResourceImport>,
     /// Those that cannot be decoded ([`mc_kube::FullSnapshot::unreadable`]).

@@ -232,10 +232,10 @@ fn export(id: &str, kind: &str) -> Value {
             json!({}),
             json!({ "labelIdentity": { "normalizedLabel": "ns:a&pod:b" } }),
         ),
-        "PolicySelectors" => (
-            format!("{id}-policyselectors"),
+        "PolicySelectors" | "ImportFailures" => (
+            format!("{id}-{}", kind.to_lowercase()),
             json!({}),
-            json!({ "raw": { "data": "eyJwZWVycyI6W119" } }),
+            json!({ "raw": { "data": "eyJwZWVycyI6W10sImZhaWx1cmVzIjpbXX0=" } }),
         ),
         other => (
             format!("{id}-isolation-{other}"),
@@ -276,16 +276,17 @@ pub(crate) fn announce(id: &str) -> Value {
     })
 }
 
-const KINDS: [&str; 5] = [
+const KINDS: [&str; 6] = [
     "Service",
     "Endpoints",
     "ClusterInfo",
     "LabelIdentity",
     "PolicySelectors",
+    "ImportFailures",
 ];
 
 /// The kinds without the leader's finalizer, of which the test writes one for each member.
-const HELD_KINDS: [&str; 2] = ["LabelIdentity", "PolicySelectors"];
+const HELD_KINDS: [&str; 3] = ["LabelIdentity", "PolicySelectors", "ImportFailures"];
 
 /// Merge patches of another member's object.
 fn mutations(kind: &str, me: Member) -> Vec<(&'static str, Value)> {
@@ -296,7 +297,9 @@ fn mutations(kind: &str, me: Member) -> Vec<(&'static str, Value)> {
         } } }),
         "ClusterInfo" => json!({ "spec": { "clusterInfo": { "serviceCIDR": "10.98.0.0/16" } } }),
         "LabelIdentity" => json!({ "spec": { "labelIdentity": { "normalizedLabel": "ns:x&pod:y" } } }),
-        "PolicySelectors" => json!({ "spec": { "raw": { "data": "eyJwZWVycyI6W3t9XX0=" } } }),
+        "PolicySelectors" | "ImportFailures" => {
+            json!({ "spec": { "raw": { "data": "eyJwZWVycyI6W3t9XSwiZmFpbHVyZXMiOlsxXX0=" } } })
+        }
         _ => json!({ "leaderClusterID": "test-cluster-south" }),
     };
     vec![
@@ -427,7 +430,7 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
                 "/spec/clusterInfo/clusterID",
                 json!(other.id),
             ),
-            "PolicySelectors" => with("no payload", "/spec/raw", Value::Null),
+            "PolicySelectors" | "ImportFailures" => with("no payload", "/spec/raw", Value::Null),
             _ => with("no payload", "/spec/labelIdentity", Value::Null),
         }
         if kind == "Service" || kind == "Endpoints" {

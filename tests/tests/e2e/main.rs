@@ -23,6 +23,7 @@ mod dual_stack;
 mod egress_policies;
 mod election;
 mod enforcement;
+mod failed_imports;
 mod faults;
 mod gateways;
 mod half_open;

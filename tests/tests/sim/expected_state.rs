@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 use crate::{
     accounts,
     endpoint_ranges::{self, Networks},
+    import_failures::wrong_reports,
     invariants::{
-        antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
+        antrea, core, is_exportable, is_of_members, is_ready, label_exports, mcs, slices, used_labels,
+        wanted_cluster_id,
     },
     policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses, wrong_counters},
     ports::format_ports,
@@ -185,6 +187,7 @@ pub(crate) fn differences_of_objects(world: &Simulation) -> Vec<String> {
     let winners = check_leader(world, &members, &services, &networks, &mut report);
     check_identities(world, &members, &mut report);
     check_selectors(world, &members, &mut report);
+    report.0.extend(wrong_reports(world, &members, winners.keys()));
     for i in 1..world.clusters.len() {
         let before = report.0.len();
         match members.get(&i) {
@@ -240,9 +243,9 @@ fn addresses(subsets: &Value) -> Vec<String> {
     ips
 }
 
-/// Whether an export is checked with the identities.
-fn is_of_identities(spec: &Value) -> bool {
-    spec["kind"] == "LabelIdentity" || spec["kind"] == "PolicySelectors"
+/// Whether an export is checked apart.
+fn is_checked_apart(spec: &Value) -> bool {
+    spec["kind"] == "LabelIdentity" || is_of_members(spec)
 }
 
 /// Checks that an imported network is as exported; returns its cluster.
@@ -283,7 +286,7 @@ fn check_leader(
     let mut exports = BTreeSet::new();
     for (_, export) in store
         .all(&antrea("resourceexports"))
-        .filter(|(key, e)| !is_malformed(key) && !is_strangers(key) && !is_of_identities(&e.value["spec"]))
+        .filter(|(key, e)| !is_malformed(key) && !is_strangers(key) && !is_checked_apart(&e.value["spec"]))
     {
         let spec = &export.value["spec"];
         exports.insert((

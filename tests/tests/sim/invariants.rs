@@ -171,6 +171,11 @@ pub(crate) fn exported_label(spec: &Value) -> String {
     text(&spec["labelIdentity"]["normalizedLabel"])
 }
 
+/// Whether members read an export from each other, and the leader does not.
+pub(crate) fn is_of_members(spec: &Value) -> bool {
+    spec["kind"] == "PolicySelectors" || spec["kind"] == "ImportFailures"
+}
+
 fn subset_addresses(subsets: &Value) -> impl Iterator<Item = String> {
     list(subsets)
         .flat_map(|s| list(&s["addresses"]))
@@ -324,7 +329,7 @@ impl Invariants {
                     facts.push(Fact::LabelExported(label.clone()));
                     facts.push(Fact::LabelExportedBy(text(&spec["clusterID"]), label));
                 }
-                (0, "resourceexports") if spec["kind"] == "PolicySelectors" => {}
+                (0, "resourceexports") if is_of_members(spec) => {}
                 (0, "resourceexports") => {
                     facts.push(Fact::Exported(service_key(spec)));
                     facts.push(Fact::EndpointsExported(service_key(spec)));
@@ -479,7 +484,7 @@ impl Invariants {
                         clusters[i].config.identity_export == IdentityExport::All
                             && steady(Fact::LabelUsed(i, exported_label(spec)))
                     }
-                    Some("PolicySelectors") => false,
+                    Some(_) if is_of_members(spec) => false,
                     _ => steady(Fact::Exportable(i, service_key(spec))),
                 }
             }

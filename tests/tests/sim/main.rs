@@ -20,6 +20,7 @@ mod endpoint_ranges;
 mod expected_state;
 mod foreign_writes;
 mod heartbeats;
+mod import_failures;
 mod invariants;
 mod kept_objects;
 mod network_history;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::*;
 
 /// An object of Antrea's member, with the API server's creation time.
-fn written<K: serde::de::DeserializeOwned>(kind: &str, metadata: Value, rest: Value) -> K {
+fn written<K: serde::de::DeserializeOwned>(kind: &str, metadata: Value, rest: &Value) -> K {
     let mut document = json!({ "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": kind });
     document["metadata"] = metadata;
     document["metadata"]["namespace"] = json!(NS);
@@ -23,11 +23,11 @@ fn announce_of(cluster: &str) -> MemberClusterAnnounce {
     written(
         "MemberClusterAnnounce",
         json!({ "name": format!("member-announce-from-{cluster}") }),
-        json!({ "clusterID": cluster, "clusterSetID": "set", "leaderClusterID": "north" }),
+        &json!({ "clusterID": cluster, "clusterSetID": "set", "leaderClusterID": "north" }),
     )
 }
 
-fn export_of(cluster: &str, kind: &str, name: String, spec: Value) -> ResourceExport {
+fn export_of(cluster: &str, kind: &str, name: &str, spec: &Value) -> ResourceExport {
     let mut labels = json!({ "sourceClusterID": cluster, "sourceKind": kind });
     if spec["namespace"] == "prod" {
         labels["sourceName"] = spec["name"].clone();
@@ -40,15 +40,15 @@ fn export_of(cluster: &str, kind: &str, name: String, spec: Value) -> ResourceEx
     let mut all = json!({ "clusterID": cluster, "kind": kind });
     let fields = spec.as_object().unwrap().clone();
     all.as_object_mut().unwrap().extend(fields);
-    written("ResourceExport", metadata, json!({ "spec": all }))
+    written("ResourceExport", metadata, &json!({ "spec": all }))
 }
 
 fn service_of(cluster: &str, port: u16) -> ResourceExport {
     export_of(
         cluster,
         "Service",
-        format!("{cluster}-prod-web-service"),
-        json!({ "namespace": "prod", "name": "web", "service": { "serviceSpec": { "ports": [
+        &format!("{cluster}-prod-web-service"),
+        &json!({ "namespace": "prod", "name": "web", "service": { "serviceSpec": { "ports": [
             { "name": "http", "protocol": "TCP", "port": port, "targetPort": 8080, "nodePort": 30080 },
         ] } } }),
     )
@@ -62,8 +62,8 @@ fn endpoints_of(cluster: &str, ip: &str) -> ResourceExport {
     export_of(
         cluster,
         "Endpoints",
-        format!("{cluster}-prod-web-endpoints"),
-        json!({ "namespace": "prod", "name": "web", "endpoints": { "subsets": subsets(ip) } }),
+        &format!("{cluster}-prod-web-endpoints"),
+        &json!({ "namespace": "prod", "name": "web", "endpoints": { "subsets": subsets(ip) } }),
     )
 }
 
@@ -205,8 +205,8 @@ fn a_network_is_distributed_under_its_name_without_a_status() {
     let network = export_of(
         "east",
         "ClusterInfo",
-        "east-clusterinfo".to_owned(),
-        json!({ "namespace": "kube-system", "name": "east", "clusterInfo": info }),
+        "east-clusterinfo",
+        &json!({ "namespace": "kube-system", "name": "east", "clusterInfo": info }),
     );
     insert(&mut snapshot.exports, network);
     settle(&mut snapshot);
@@ -226,8 +226,8 @@ fn a_label_identity_has_its_hash_as_name_and_a_number_that_fits_a_vni() {
     let export = export_of(
         "east",
         "LabelIdentity",
-        "east-c5d961e1f6175a5a".to_owned(),
-        json!({ "namespace": "kube-system", "name": "c5d961e1f6175a5a",
+        "east-c5d961e1f6175a5a",
+        &json!({ "namespace": "kube-system", "name": "c5d961e1f6175a5a",
             "labelIdentity": { "normalizedLabel": label } }),
     );
     insert(&mut snapshot.exports, export);
@@ -248,7 +248,7 @@ fn a_policy_of_an_administrator_is_distributed_under_antreas_name() {
     let export = written(
         "ResourceExport",
         json!({ "name": "strict-export" }),
-        json!({ "spec": { "kind": "AntreaClusterNetworkPolicy", "name": "strict", "clusterNetworkPolicy": policy } }),
+        &json!({ "spec": { "kind": "AntreaClusterNetworkPolicy", "name": "strict", "clusterNetworkPolicy": policy } }),
     );
     insert::<ResourceExport>(&mut snapshot.exports, export);
     settle(&mut snapshot);

@@ -10,7 +10,7 @@ use mc_api::{label_identity::LabelIdentity, network_policy::ClusterNetworkPolicy
 use super::*;
 
 /// An import as Antrea's leader writes it.
-fn written(name: &str, spec: Value) -> ResourceImport {
+fn written(name: &str, spec: &Value) -> ResourceImport {
     object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceImport",
         "metadata": { "name": name, "namespace": LEADER_NS, "creationTimestamp": NOW },
@@ -188,7 +188,7 @@ fn imports_become_services_with_the_endpoints_of_all_clusters() {
     let mut snapshot = snapshot();
     let service = written(
         "shop-web-service",
-        json!({ "kind": "ServiceImport", "namespace": "shop", "name": "web", "serviceImport": {
+        &json!({ "kind": "ServiceImport", "namespace": "shop", "name": "web", "serviceImport": {
             "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceImport",
             "metadata": { "name": "web", "namespace": "shop", "creationTimestamp": null },
             "spec": { "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }], "type": "ClusterSetIP" },
@@ -201,7 +201,7 @@ fn imports_become_services_with_the_endpoints_of_all_clusters() {
     };
     let endpoints = written(
         "shop-web-endpoints",
-        json!({ "kind": "Endpoints", "namespace": "shop", "name": "web",
+        &json!({ "kind": "Endpoints", "namespace": "shop", "name": "web",
             "endpoints": { "subsets": [of("10.30.0.9"), of("10.40.0.9")] } }),
     );
     insert(&mut leader(&mut snapshot).imports, service);
@@ -235,7 +235,7 @@ fn networks_of_others_are_imported_under_their_names() {
             "gatewayInfos": [{ "gatewayIP": "172.18.0.9" }] });
         let spec =
             json!({ "kind": "ClusterInfo", "name": name, "namespace": LEADER_NS, "clusterinfo": info });
-        insert(&mut leader(&mut snapshot).imports, written(&name, spec));
+        insert(&mut leader(&mut snapshot).imports, written(&name, &spec));
     }
     settle(&mut snapshot);
     let imported: Vec<_> = snapshot
@@ -259,14 +259,14 @@ fn label_identities_and_policies_are_imported_under_antreas_names() {
     let identity = json!({ "kind": "LabelIdentity", "labelIdentity": { "label": label, "id": 7 } });
     insert(
         &mut leader(&mut snapshot).imports,
-        written("c5d961e1f6175a5a", identity),
+        written("c5d961e1f6175a5a", &identity),
     );
     let policy = json!({ "priority": 1.0, "tier": "securityops",
         "appliedTo": [{ "namespaceSelector": {} }], "ingress": [{ "action": "Drop" }] });
     let spec =
         json!({ "kind": "AntreaClusterNetworkPolicy", "name": "strict", "clusternetworkpolicy": policy });
     let name = "strict-antreaclusternetworkpolicy";
-    insert(&mut leader(&mut snapshot).imports, written(name, spec));
+    insert(&mut leader(&mut snapshot).imports, written(name, &spec));
     settle(&mut snapshot);
     let identities = present::<LabelIdentity>(&mut snapshot.label_identities);
     let identity = &identities[&NamespacedName::new("", "c5d961e1f6175a5a")];

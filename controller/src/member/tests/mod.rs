@@ -8,6 +8,7 @@ mod collisions;
 mod drain;
 mod endpoint_ranges;
 mod exports;
+mod failed_imports;
 mod gateways;
 mod group_status;
 mod imports;

@@ -21,6 +21,8 @@ use crate::{condition::Condition, gateway::DEFAULT_WEIGHT, validation, wire_guar
     doc = "The network of another cluster of the ClusterSet, as that cluster exported it.",
     printcolumn = r#"{"name":"Cluster ID","type":"string","jsonPath":".spec.clusterID","description":"ID of the exporting cluster"}"#,
     printcolumn = r#"{"name":"Service CIDR","type":"string","jsonPath":".spec.serviceCIDR","description":"Service CIDR of the exporting cluster"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status","description":"Whether this cluster can use the network","priority":1}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].reason","description":"The cause if it cannot","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default)]
@@ -66,7 +68,7 @@ pub struct GatewayInfo {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterInfoImportStatus {
-    /// `Ready`.
+    /// `Ready`: whether this cluster accepts the network.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

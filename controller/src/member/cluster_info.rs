@@ -18,14 +18,14 @@ use super::{
     export_status::condition_of,
     is_managed,
     membership::active_cluster_set,
+    network_problems::{self, ImportedNetwork, NetworkProblem},
     pod_cidrs::pod_cidrs,
     resource_exports::{apply_export, existing_export},
     set_managed,
 };
 use crate::{
-    overlap::overlap,
     plan::{ApiServer, Plan},
-    snapshot::MemberSnapshot,
+    snapshot::{MemberSnapshot, get},
 };
 
 /// The reason of Events about prefixes that the leader refuses.
@@ -132,35 +132,35 @@ pub fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan
         if info.cluster_id == membership.cluster_id || import.metadata.deletion_timestamp.is_some() {
             continue;
         }
-        let info = accepted(snapshot, &import.name_any(), info, plan);
-        let mut new = ClusterInfoImport::new(&import.name_any(), info);
-        new.metadata.namespace = Some(snapshot.namespace.clone());
-        set_managed(&mut new);
-        desired.push(new);
+        let (info, problems) = accepted(snapshot, info);
+        let mut import = ClusterInfoImport::new(&import.name_any(), info);
+        import.metadata.namespace = Some(snapshot.namespace.clone());
+        set_managed(&mut import);
+        desired.push(ImportedNetwork { import, problems });
     }
-    report_invalid(snapshot, &desired, plan);
-    for new in &desired {
-        let old = snapshot
-            .cluster_infos
-            .values()
-            .find(|o| o.name_any() == new.name_any());
+    network_problems::find(snapshot, &mut desired);
+    for network in &desired {
+        let new = &network.import;
+        let old = get(&snapshot.cluster_infos, &snapshot.namespace, &new.name_any());
         if old.is_none_or(|o| o.spec != new.spec || !is_managed(o.as_ref())) {
             plan.apply(ApiServer::Local, new);
         }
+        network_problems::report(snapshot, network, old.map(AsRef::as_ref), plan);
     }
     for old in snapshot.cluster_infos.values().filter(|o| is_managed(o.as_ref())) {
-        if !desired.iter().any(|d| d.name_any() == old.name_any()) {
+        if !desired.iter().any(|d| d.import.name_any() == old.name_any()) {
             plan.delete(ApiServer::Local, old.as_ref());
         }
     }
 }
 
-/// The network without the prefixes that this cluster does not accept; reports those.
-fn accepted(snapshot: &MemberSnapshot, import: &str, info: &ClusterInfo, plan: &mut Plan) -> ClusterInfo {
+/// The network without the prefixes that this cluster does not accept, and those.
+fn accepted(snapshot: &MemberSnapshot, info: &ClusterInfo) -> (ClusterInfo, Vec<NetworkProblem>) {
     let accepted = &snapshot.config.accepted_cidrs;
     let mut info = info.clone();
+    let mut problems = vec![];
     if accepted.is_empty() {
-        return info;
+        return (info, problems);
     }
     let mut is_accepted = |cidr: &str| {
         // The agents report an invalid one.
@@ -168,9 +168,7 @@ fn accepted(snapshot: &MemberSnapshot, import: &str, info: &ClusterInfo, plan: &
             accepted.iter().any(|range| range.contains(&prefix))
         });
         if !is_accepted {
-            let message =
-                format!("{cidr} is outside acceptedCIDRs of this cluster's configuration; left out");
-            plan.issue(format!("ClusterInfoImport {import}"), message);
+            problems.push(NetworkProblem::not_accepted(cidr));
         }
         is_accepted
     };
@@ -179,60 +177,12 @@ fn accepted(snapshot: &MemberSnapshot, import: &str, info: &ClusterInfo, plan: &
     if !info.service_cidr.is_empty() && !is_accepted(&info.service_cidr) {
         info.service_cidr.clear();
     }
-    info
+    (info, problems)
 }
 
 /// Deletes the networks of other clusters: there is no membership.
 pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
     for old in snapshot.cluster_infos.values().filter(|o| is_managed(o.as_ref())) {
         plan.delete(ApiServer::Local, old.as_ref());
-    }
-}
-
-/// Reports fields that the agents will reject. They are written all the same, so that the agents report them, too.
-fn report_invalid(snapshot: &MemberSnapshot, infos: &[ClusterInfoImport], plan: &mut Plan) {
-    let own = snapshot
-        .service_cidrs
-        .iter()
-        .map(|c| ("this cluster's Service CIDR".to_owned(), *c));
-    let own = own.chain(
-        pod_cidrs(snapshot)
-            .into_iter()
-            .map(|c| ("this cluster's Pod CIDR".to_owned(), c)),
-    );
-    let mut taken: Vec<(String, IpNet)> = own.collect();
-    for info in infos {
-        let subject = format!("ClusterInfoImport {}", info.name_any());
-        let service = info.spec.service_cidrs();
-        let service = service.iter().map(|(field, cidr)| (field.clone(), *cidr));
-        let pods = info
-            .spec
-            .pod_cidrs
-            .iter()
-            .enumerate()
-            .map(|(i, c)| (format!("spec.podCIDRs[{i}]"), c.as_str()));
-        let mut prefixes = vec![];
-        for (field, value) in service.chain(pods) {
-            match validation::cidr(value) {
-                Err(cause) => plan.issue(&subject, format!("{field}: {cause}")),
-                Ok(net) => {
-                    for (owner, other) in &taken {
-                        if overlap(*other, net) {
-                            plan.issue(&subject, format!("{field}: {net} overlaps {owner}, {other}"));
-                        }
-                    }
-                    prefixes.push((format!("{field} of cluster {:?}", info.spec.cluster_id), net));
-                }
-            }
-        }
-        for (i, gateway) in info.spec.gateway_infos.iter().enumerate() {
-            if let Err(cause) = validation::gateway_ip(&gateway.gateway_ip) {
-                plan.issue(&subject, format!("spec.gatewayInfos[{i}].gatewayIP: {cause}"));
-            }
-        }
-        if info.spec.gateway_infos.is_empty() {
-            plan.issue(&subject, "spec.gatewayInfos is empty: the cluster is unreachable");
-        }
-        taken.extend(prefixes);
     }
 }

@@ -33,6 +33,7 @@ mod leader_account;
 pub mod mass_deletion;
 pub mod membership;
 pub mod membership_record;
+mod network_problems;
 mod node_owner;
 pub mod not_ready_reason;
 mod pod_cidrs;

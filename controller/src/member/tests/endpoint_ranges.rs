@@ -115,6 +115,18 @@ fn prefixes_and_endpoints_outside_the_accepted_ranges_are_left_out() {
         &plan,
         "10.60.0.1 is outside acceptedCIDRs of this cluster's configuration",
     );
+    let ready = |snapshot: &MemberSnapshot| {
+        let import = snapshot.cluster_infos.values().next().unwrap();
+        let ready = import.status.as_ref().unwrap().conditions[0].clone();
+        (ready.status, ready.reason)
+    };
+    assert_eq!(
+        ready(&snapshot),
+        ("False".to_owned(), "PrefixNotAccepted".to_owned())
+    );
+    snapshot.config.accepted_cidrs = vec![];
+    settle(&mut snapshot);
+    assert_eq!(ready(&snapshot), ("True".to_owned(), "Accepted".to_owned()));
     snapshot.config.accepted_cidrs = vec!["10.41.0.0/16".parse().unwrap()];
     settle(&mut snapshot);
     assert_eq!(

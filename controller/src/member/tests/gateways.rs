@@ -294,37 +294,51 @@ fn only_networks_of_other_clusters_are_imported() {
     assert!(snapshot.cluster_infos.is_empty());
 }
 
+/// The condition `Ready` of a cluster's imported network: status, reason, message.
+fn network_ready(snapshot: &MemberSnapshot, cluster: &str) -> (String, String, String) {
+    let import = &snapshot.cluster_infos[&NamespacedName::new(NS, names::cluster_info(cluster))];
+    let conditions = &import.status.as_ref().unwrap().conditions;
+    assert_eq!((conditions.len(), conditions[0].type_.as_str()), (1, "Ready"));
+    let ready = conditions[0].clone();
+    (ready.status, ready.reason, ready.message)
+}
+
 #[test]
 fn unusable_prefixes_are_reported() {
     let cases = [
         (
             "10.20.128.0/17",
             vec!["172.18.0.9"],
+            "PrefixOverlap",
             "spec.serviceCIDR: 10.20.128.0/17 overlaps this cluster's Service CIDR, 10.20.0.0/16",
         ),
         (
             "10.30.0/16",
             vec!["172.18.0.9"],
+            "InvalidField",
             "spec.serviceCIDR: \"10.30.0/16\" is not a CIDR",
         ),
         (
             "::ffff:10.0.0.0/104",
             vec!["172.18.0.9"],
+            "InvalidField",
             "is an IPv4-mapped IPv6 value",
         ),
-        ("10.40.0.0/16", vec![], "spec.gatewayInfos is empty"),
+        ("10.40.0.0/16", vec![], "NoGateway", "spec.gatewayInfos is empty"),
         (
             "10.40.0.0/16",
             vec!["x"],
+            "InvalidField",
             "spec.gatewayInfos[0].gatewayIP: \"x\" is not an IP address",
         ),
         (
             "10.30.0.0/16",
             vec!["172.18.0.9"],
+            "PrefixOverlap",
             "overlaps spec.serviceCIDR of cluster \"south\", 10.30.0.0/16",
         ),
     ];
-    for (cidr, gateways, message) in cases {
+    for (cidr, gateways, reason, message) in cases {
         let mut snapshot = snapshot();
         insert(
             &mut leader(&mut snapshot).imports,
@@ -337,6 +351,10 @@ fn unusable_prefixes_are_reported() {
         assert_issue(&plan(&snapshot), message);
         assert_issue(&plan(&snapshot), "ClusterInfoImport west-clusterinfo");
         settle(&mut snapshot);
+        assert_eq!(network_ready(&snapshot, "south").1, "Accepted");
+        let ready = network_ready(&snapshot, "west");
+        assert_eq!((ready.0.as_str(), ready.1.as_str()), ("False", reason));
+        assert!(ready.2.contains(message), "{ready:?}");
         assert_eq!(
             snapshot.cluster_infos.len(),
             2,

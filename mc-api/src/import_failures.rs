@@ -1,5 +1,5 @@
-//! Payload of `ResourceExport`s of kind `ImportFailures`: the Services of the ClusterSet that the exporting cluster cannot
-//! import, or imports in part.
+//! Payload of `ResourceExport`s of kind `ImportFailures`: the Services of the ClusterSet that the exporting cluster
+//! cannot import, or imports in part.
 //!
 //! Superset. It is base64 text in the field `raw`, which leaders of Antrea store and do not read.
 
@@ -32,8 +32,8 @@ pub struct ImportFailure {
 
 /// The failures of one cluster.
 ///
-/// *Guarantees*: at most [`MAX_FAILURES`] and [`MAX_BYTES`]; one for each Service, sorted by Namespace and name; messages
-/// of at most [`MAX_MESSAGE`].
+/// *Guarantees*: at most [`MAX_FAILURES`] and [`MAX_BYTES`]; one for each Service, sorted by Namespace and name;
+/// messages of at most [`MAX_MESSAGE`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportFailures(Vec<ImportFailure>);
 
@@ -206,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written can be read.
+        /// A written payload can be read.
         #[test]
         fn a_payload_is_read_as_it_was_written(
             failures in proptest::collection::vec((0_usize..600, ".{0,300}"), 0..40),

@@ -1,4 +1,5 @@
-//! The Services that this cluster cannot import, for their exporters, and those of this cluster that others cannot import.
+//! The Services that this cluster cannot import, for their exporters, and those of this cluster that others cannot
+//! import.
 //!
 //! A member exports its failures; the leader does not read them. With a leader that admits no such export, as Antrea's,
 //! exporters lack them.

@@ -1,7 +1,8 @@
 //! The problems of other clusters' networks: issues, and the condition `Ready` of each `ClusterInfoImport`.
 //!
-//! Networks with problems are imported all the same, because each agent leaves out what it cannot use, alone. Agents also
-//! reject what the controller does not know, such as addresses of their own Node; their logs name that.
+//! Networks with problems are imported all the same, because agents leave out single prefixes and gateways. Agents
+//! also reject prefixes for reasons that the controller does not know, such as addresses of their own Node, and name
+//! those in their logs.
 
 use ipnet::IpNet;
 use kube::ResourceExt;

@@ -33,14 +33,14 @@ fn assert_refused((code, answer): (u16, String), message: &str, what: &str) {
 }
 
 /// A Service as the member controller creates it, with other fields of its spec.
-fn imported(name: &str, spec: Value) -> Value {
+fn imported(name: &str, spec: &Value) -> Value {
     let mut service = json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "annotations": {"multicluster.antrea.io/imported-service": "true"}},
         "spec": {"type": "ClusterIP", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
     });
-    json_merge_patch(&mut service["spec"], &spec);
+    json_merge_patch(&mut service["spec"], spec);
     service
 }
 
@@ -60,21 +60,21 @@ fn redirecting() -> [(&'static str, Value); 5] {
 
 #[test]
 fn the_controller_writes_imported_services_only() {
-    let own = create(CONTROLLER, None, SERVICES, &imported("antrea-mc-shop", json!({})));
+    let own = create(
+        CONTROLLER,
+        None,
+        SERVICES,
+        &imported("antrea-mc-shop", &json!({})),
+    );
     assert_eq!(own.0, 201, "{own:?}");
     for (field, spec) in redirecting() {
-        let answer = create(
-            CONTROLLER,
-            None,
-            SERVICES,
-            &imported("antrea-mc-shop", spec.clone()),
-        );
+        let answer = create(CONTROLLER, None, SERVICES, &imported("antrea-mc-shop", &spec));
         assert_refused(answer, field, &spec.to_string());
     }
     let only = "the controller writes imported Services only";
-    let mut unmarked = imported("antrea-mc-shop", json!({}));
+    let mut unmarked = imported("antrea-mc-shop", &json!({}));
     unmarked["metadata"]["annotations"] = json!({});
-    let services = [unmarked, imported("shop", json!({}))];
+    let services = [unmarked, imported("shop", &json!({}))];
     for service in services {
         assert_refused(
             create(CONTROLLER, None, SERVICES, &service),
@@ -148,14 +148,14 @@ fn the_controller_writes_endpoints_of_imported_services_only() {
 }
 
 /// A Service as an agent creates it, with other fields of its spec.
-fn reservation(name: &str, spec: Value) -> Value {
+fn reservation(name: &str, spec: &Value) -> Value {
     let mut service = json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "labels": {"mc-gateway.io/reserved-for": "node"}},
         "spec": {"type": "ClusterIP", "ports": [{"name": "reserved", "port": 9, "protocol": "TCP"}]},
     });
-    json_merge_patch(&mut service["spec"], &spec);
+    json_merge_patch(&mut service["spec"], spec);
     service
 }
 
@@ -165,7 +165,7 @@ fn an_agent_creates_the_service_of_its_own_node_only() {
     let long = "n".repeat(70);
     for node in ["joining", dotted, &long] {
         let name = mc_gateway::reservation_service::service_name(node);
-        let service = reservation(&name, json!({}));
+        let service = reservation(&name, &json!({}));
         let own = create(AGENT, Some(node), AGENT_SERVICES, &service);
         assert_eq!(own.0, 201, "{node}: {own:?}");
         for from in [None, Some("east-n1"), Some("join"), Some("eu.internal")] {
@@ -175,12 +175,12 @@ fn an_agent_creates_the_service_of_its_own_node_only() {
         }
     }
     for (field, spec) in redirecting() {
-        let service = reservation("mc-node-joining", spec.clone());
+        let service = reservation("mc-node-joining", &spec);
         let answer = create(AGENT, Some("joining"), AGENT_SERVICES, &service);
         assert_refused(answer, field, &spec.to_string());
     }
     for name in ["kube-dns-copy", "mc-node-joining-2", "mc-node-"] {
-        let service = reservation(name, json!({}));
+        let service = reservation(name, &json!({}));
         let (code, answer) = create(AGENT, Some("joining"), AGENT_SERVICES, &service);
         assert!(code == 422, "{name}: expected a refusal, found {code} {answer}");
     }

@@ -187,7 +187,11 @@ pub(crate) fn differences_of_objects(world: &Simulation) -> Vec<String> {
     let winners = check_leader(world, &members, &services, &networks, &mut report);
     check_identities(world, &members, &mut report);
     check_selectors(world, &members, &mut report);
-    report.0.extend(wrong_reports(world, &members, winners.keys()));
+    report.0.extend(wrong_reports(
+        world,
+        &members,
+        &winners.keys().collect::<Vec<_>>(),
+    ));
     for i in 1..world.clusters.len() {
         let before = report.0.len();
         match members.get(&i) {

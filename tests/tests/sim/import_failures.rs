@@ -43,10 +43,10 @@ fn impossible<'a>(
 }
 
 /// The wrong reports of members, and the wrong conditions of `ServiceExport`s by these reports.
-pub(crate) fn wrong_reports<'a>(
+pub(crate) fn wrong_reports(
     world: &Simulation,
     members: &BTreeMap<usize, String>,
-    imports: impl IntoIterator<Item = &'a Key> + Clone,
+    imports: &[&Key],
 ) -> Vec<String> {
     let leader = &world.clusters[0].store;
     let mut wrong = vec![];
@@ -65,7 +65,7 @@ pub(crate) fn wrong_reports<'a>(
             .into_iter()
             .filter(|(_, reason)| *reason != "EndpointsLeftOut")
             .collect();
-        let want = impossible(&world.clusters[*i], imports.clone());
+        let want = impossible(&world.clusters[*i], imports.iter().copied());
         if have != want {
             wrong.push(format!("failed imports of {id}: {have:?} instead of {want:?}"));
         }

@@ -43,8 +43,9 @@ use crate::{
 
 /// Cluster IDs of members; one is a prefix of another.
 const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
-/// Promised time to rest after the last fault and the last [grace period](Simulation::grant_grace): black-holed requests
-/// fail after 15 s, retries are at most 10 s apart, objects are compared again after 30 s, and a drain takes 30 s.
+/// Promised time to converge after the last fault and the last [grace period](Simulation::grant_grace): black-holed
+/// requests fail after 15 s, retries are at most 10 s apart, objects are compared again after 30 s, and a drain takes
+/// 30 s.
 pub(crate) const PROMISED_CONVERGENCE: Duration = Duration::from_secs(40);
 /// The time for which members keep imports that a restored leader lacks, or one that answers a list from an old state.
 const REGRESSION_HOLD: Duration = Duration::from_mins(1);
@@ -593,7 +594,7 @@ fn stop_faults(world: &SharedSimulation) {
     world.report_reachability_everywhere();
 }
 
-/// Waits for convergence; returns the time until all objects were at rest, after the last fault and grace period, the
+/// Waits for convergence; returns the time until all objects had converged, after the last fault and grace period, the
 /// number of removed leftovers and the remaining differences.
 async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<String>) {
     let begin = Instant::now();

@@ -28,7 +28,8 @@ use tower::service_fn;
 
 use crate::simulation::{SharedSimulation, Simulation};
 
-/// After this time a client gives up a request of a half-open connection: suite `e2e`, module `half_open`, measures 10 s.
+/// After this time a client gives up a request of a half-open connection; suite `e2e`, module `half_open`, measures
+/// 10 s.
 const BLACK_HOLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Errors outside of HTTP.

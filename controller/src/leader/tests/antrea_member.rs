@@ -1,4 +1,5 @@
-//! A member of Antrea 2.7 with our leader, object by object: its writes as it makes them, and the answers that it reads.
+//! A member of Antrea 2.7 with our leader, object by object: its documents as it writes them, and the answers that it
+//! reads.
 //!
 //! The documents have the fields that Antrea's member controller writes
 //! (`multicluster/controllers/multicluster/member`), and no field of ours.

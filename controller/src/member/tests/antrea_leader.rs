@@ -1,8 +1,8 @@
 //! Our member with a leader of Antrea 2.7, object by object: the documents that Antrea's webhooks admit and its
 //! controllers read, and the imports as they write them.
 //!
-//! Antrea's leader knows no field of ours: it stores documents in its own CRDs, which drop unknown fields, and its imports
-//! name no clusters.
+//! Antrea's leader knows no field of ours: it stores documents in its own CRDs, which drop unknown fields, and its
+//! imports name no clusters.
 
 use kube::Resource;
 use mc_api::{label_identity::LabelIdentity, network_policy::ClusterNetworkPolicy};

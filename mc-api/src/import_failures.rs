@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use crate::raw_payload;
 
 /// The maximum number of failures; further ones are left out.
-pub const MAX_FAILURES: usize = 500;
-/// The longest payload before its encoding, in bytes.
-pub const MAX_BYTES: usize = 256 * 1024;
+pub const MAX_FAILURES: usize = 200;
+/// The longest payload before its encoding, in bytes. Each member decodes those of all others at each reconcile.
+pub const MAX_BYTES: usize = 64 * 1024;
 /// The longest message, in bytes; longer ones are shortened.
 pub const MAX_MESSAGE: usize = 256;
 
@@ -192,11 +192,11 @@ mod tests {
             ),
             (
                 encoded(&json!({ "failures": vec![one; MAX_FAILURES + 1] })),
-                "spec.raw.data has 501 failures, more than 500",
+                "spec.raw.data has 201 failures, more than 200",
             ),
             (
                 encoded(&json!({ "failures": "x".repeat(MAX_BYTES) })),
-                "bytes, more than 262144",
+                "bytes, more than 65536",
             ),
         ];
         for (raw, message) in cases {

@@ -20,7 +20,10 @@ use super::{
     ActiveMembership,
     resource_exports::{apply_export, existing_export},
 };
-use crate::plan::{ApiServer, Plan};
+use crate::{
+    plan::{ApiServer, Plan},
+    snapshot::MemberSnapshot,
+};
 
 /// The reason of the condition.
 const REPORTED_BY_CLUSTERS: &str = "ReportedByClusters";
@@ -47,7 +50,7 @@ pub(super) mod reason {
 #[derive(Debug, Default)]
 pub(super) struct FailedImports(Vec<ImportFailure>);
 
-/// The failures of other clusters by Service; `None` while their list is incomplete.
+/// The failures of other clusters by exported Service; `None` while their list is incomplete.
 #[derive(Debug)]
 pub(super) struct ReportedFailures(Option<BTreeMap<NamespacedName, Vec<(String, ImportFailure)>>>);
 
@@ -68,8 +71,12 @@ pub(super) fn export(membership: &ActiveMembership<'_>, failed: FailedImports, p
     }
 }
 
-/// The failures that the other clusters report.
-pub(super) fn reported(membership: Option<&ActiveMembership<'_>>, plan: &mut Plan) -> ReportedFailures {
+/// The failures that the other clusters report about Services that this cluster exports.
+pub(super) fn reported(
+    snapshot: &MemberSnapshot,
+    membership: Option<&ActiveMembership<'_>>,
+    plan: &mut Plan,
+) -> ReportedFailures {
     let Some((membership, exports)) =
         membership.and_then(|membership| Some((membership, membership.leader.import_failures.as_ref()?)))
     else {
@@ -87,6 +94,9 @@ pub(super) fn reported(membership: Option<&ActiveMembership<'_>>, plan: &mut Pla
             Ok(failures) => {
                 for failure in failures.failures() {
                     let key = NamespacedName::new(failure.namespace.as_str(), failure.name.as_str());
+                    if !snapshot.service_exports.contains_key(&key) {
+                        continue;
+                    }
                     let report = (export.spec.cluster_id.clone(), failure.clone());
                     by_service.entry(key).or_default().push(report);
                 }

@@ -95,7 +95,7 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     let gateways = gateways::plan(snapshot, &mut plan);
     let membership = active_membership(snapshot, set);
     let slices = SliceIndex::new(snapshot);
-    let reported = failed_imports::reported(membership.as_ref(), &mut plan);
+    let reported = failed_imports::reported(snapshot, membership.as_ref(), &mut plan);
     exports::plan(snapshot, membership.as_ref(), &slices, &reported, &mut plan);
     if let Some(membership) = membership {
         cluster_info::export(snapshot, &membership, &gateways, &mut plan);

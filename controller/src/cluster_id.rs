@@ -12,6 +12,7 @@ use mc_api::{
 use serde_json::json;
 
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::OptionalKind,
 };
@@ -128,6 +129,7 @@ pub fn plan(set: &ClusterSet, claims: &OptionalKind<ClusterClaim>, plan: &mut Pl
             .filter(|c| c.value != *expected)
         {
             plan.issue(
+                IssueCode::ClaimMismatch,
                 format!("ClusterClaim {}", claim.object),
                 format!(
                     "value: {:?} is not {field} of ClusterSet {name:?}, {expected:?}, which is used",

@@ -4,6 +4,7 @@
 pub mod cluster_id;
 pub mod endpoint_ranges;
 pub mod fence;
+pub mod issue_code;
 pub mod leader;
 pub mod lease;
 pub mod member;

@@ -27,7 +27,7 @@ use mc_api::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::raw_json::RawJson;
+use crate::{issue_code::IssueCode, raw_json::RawJson};
 
 /// The API server of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,6 +108,8 @@ pub struct Write {
 /// A problem for the log; logged once while it persists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Issue {
+    /// The kind of problem.
+    pub code: IssueCode,
     /// Kind and name of the object, such as `Node node-1`.
     pub subject: String,
     /// Field, value and effect.
@@ -285,8 +287,9 @@ impl Plan {
     }
 
     /// Reports an issue.
-    pub fn issue(&mut self, subject: impl Into<String>, message: impl Into<String>) {
+    pub fn issue(&mut self, code: IssueCode, subject: impl Into<String>, message: impl Into<String>) {
         self.issues.push(Issue {
+            code,
             subject: subject.into(),
             message: message.into(),
         });
@@ -309,13 +312,13 @@ impl Plan {
     }
 
     /// Reports up to `MAX_ISSUES` issues and the number of the others under `summary_subject`.
-    pub fn issues(&mut self, summary_subject: &str, all: Vec<(String, String)>) {
+    pub fn issues(&mut self, code: IssueCode, summary_subject: &str, all: Vec<(String, String)>) {
         let more = all.len().saturating_sub(MAX_ISSUES);
         for (subject, message) in all.into_iter().take(MAX_ISSUES) {
-            self.issue(subject, message);
+            self.issue(code, subject, message);
         }
         if more > 0 {
-            self.issue(summary_subject, format!("{more} more issues of this kind"));
+            self.issue(code, summary_subject, format!("{more} more issues of this kind"));
         }
     }
 
@@ -379,6 +382,7 @@ mod tests {
     fn only_some_of_many_issues_are_reported_in_full() {
         let mut plan = Plan::default();
         plan.issues(
+            IssueCode::ExportRefused,
             "exports",
             (0..25).map(|i| (i.to_string(), "bad".to_owned())).collect(),
         );

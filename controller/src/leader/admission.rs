@@ -24,6 +24,7 @@ use super::{
     resources::{is_active, remove_finalizer},
 };
 use crate::{
+    issue_code::IssueCode,
     plan::Plan,
     snapshot::{LeaderSnapshot, get},
 };
@@ -50,6 +51,7 @@ pub(super) fn admitted<'a>(snapshot: &'a LeaderSnapshot, plan: &mut Plan) -> Cow
     }
     for (cluster, count) in counts {
         plan.issue(
+            IssueCode::NotAMember,
             format!("cluster {cluster:?}"),
             format!("{count} ResourceExports are ignored: the cluster has no accepted MemberClusterAnnounce"),
         );

@@ -15,6 +15,7 @@ use super::{
     resources::{import, is_active, remove_finalizer},
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -33,7 +34,7 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, prefixes: &OwnedPrefixes, plan: &m
                 CONVERGE_FAILURE,
                 reason.as_str(),
             );
-            plan.issue(format!("ResourceExport {name}"), reason);
+            plan.issue(IssueCode::ExportRefused, format!("ResourceExport {name}"), reason);
             continue;
         }
         let old = get(&snapshot.imports, &snapshot.namespace, &name);

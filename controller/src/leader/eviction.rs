@@ -7,6 +7,7 @@ use mc_api::{cluster_set::ClusterSet, names, validation};
 
 use super::resources::is_active;
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::LeaderSnapshot,
 };
@@ -25,6 +26,7 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan)
         if let Err(cause) = validation::dns_subdomain(id, 253) {
             let annotation = names::ANNOTATION_EVICTED_CLUSTERS;
             plan.issue(
+                IssueCode::InvalidAnnotation,
                 format!("ClusterSet {}", set.name_any()),
                 format!("annotation {annotation}: {cause}: no cluster has this ID"),
             );

@@ -9,6 +9,7 @@ use mc_api::{
 
 use super::{merge::Conflicts, resources::is_active};
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, api_time},
 };
@@ -44,7 +45,11 @@ pub(super) fn write_with_conflicts(
     let outcome = match failure {
         None => Condition::new(SUCCEEDED, condition::TRUE, "", ""),
         Some(reason) => {
-            plan.issue(format!("ResourceExport {}", export.name_any()), reason);
+            plan.issue(
+                IssueCode::ExportRefused,
+                format!("ResourceExport {}", export.name_any()),
+                reason,
+            );
             if reason != SERVICE_EXPORT_FAILED {
                 plan.warning_event(ApiServer::Local, export, CONVERGE_FAILURE, reason);
             }

@@ -10,6 +10,7 @@ use mc_api::{config::AccountBinding, member_cluster_announce::MemberClusterAnnou
 
 use super::{account_bindings::AccountBindings, members};
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -48,6 +49,7 @@ pub(super) fn bindings(
         let id = announce.cluster_id.as_str();
         if !exists(account) {
             plan.issue(
+                IssueCode::AccountMissing,
                 format!("MemberClusterAnnounce {}", announce.name_any()),
                 format!("there is no ServiceAccount {account:?} yet, which it names; not accepted"),
             );

@@ -16,6 +16,7 @@ use mc_api::{
 use serde_json::json;
 
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, ObjectMap, get},
 };
@@ -92,6 +93,7 @@ impl LabelIdStore {
                 .filter(|shard| *shard <= shard_of(MAX_ID) && names::label_id_shard(*shard) == name);
             let Some(shard) = shard else {
                 plan.issue(
+                    IssueCode::InvalidRecord,
                     format!("ConfigMap {namespace}/{name}"),
                     "ignored: it has the label of a label ID shard but not its name",
                 );
@@ -102,6 +104,7 @@ impl LabelIdStore {
                 Ok(allocations) => Shard::Allocations(allocations),
                 Err(error) => {
                     plan.issue(
+                        IssueCode::InvalidRecord,
                         format!("ConfigMap {namespace}/{name}"),
                         format!("data.{KEY}: {error}; its IDs are frozen until it is corrected or deleted"),
                     );

@@ -24,6 +24,7 @@ use super::{
     resources::{is_active, remove_finalizer},
 };
 use crate::{
+    issue_code::IssueCode,
     plan::Plan,
     snapshot::{LeaderSnapshot, api_time},
 };
@@ -53,6 +54,7 @@ pub(super) fn plan_up_to(snapshot: &LeaderSnapshot, last: u32, plan: &mut Plan) 
         let count = exports.iter().filter(|e| is_active(e)).count();
         if count > 0 {
             plan.issue(
+                IssueCode::LabelsDisabled,
                 "enableStretchedNetworkPolicy",
                 format!("not enabled here: {count} label identities of members are ignored"),
             );
@@ -97,7 +99,11 @@ fn wanted<'a>(
         }
     }
     issues.extend(remove_hash_collisions(&mut wanted, imports));
-    plan.issues("ResourceExports of kind LabelIdentity", issues);
+    plan.issues(
+        IssueCode::ExportRefused,
+        "ResourceExports of kind LabelIdentity",
+        issues,
+    );
     wanted
 }
 
@@ -282,6 +288,7 @@ fn allocate(
             .filter_map(|(_, a)| Some(quarantine_end(snapshot, a.released_at?)))
             .collect();
         plan.issue(
+            IssueCode::LabelIdsExhausted,
             "label identities",
             format!(
                 "no ID is free for {pending} labels: all {last} are allocated, {} of them in quarantine",

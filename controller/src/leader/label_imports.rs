@@ -16,6 +16,7 @@ use super::{
     resources::import,
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -83,7 +84,11 @@ impl<'a> Imports<'a> {
             issues.push((format!("ResourceImport {}", object.name_any()), reason));
             all.invalid.push(object);
         }
-        plan.issues("ResourceImports of kind LabelIdentity", issues);
+        plan.issues(
+            IssueCode::LabelNotImported,
+            "ResourceImports of kind LabelIdentity",
+            issues,
+        );
         all.valid
             .sort_by_key(|i| (i.object.creation_timestamp(), i.object.name_any()));
         all
@@ -146,6 +151,7 @@ fn write_import(
     let unlisted = wanted.clusters.len().saturating_sub(MAX_CLUSTERS);
     if unlisted > 0 {
         plan.issue(
+            IssueCode::TooManyLabelClusters,
             format!("label {label:?}"),
             format!("{unlisted} clusters are not in its import, which names {MAX_CLUSTERS} at most"),
         );
@@ -169,6 +175,7 @@ fn write_import(
     };
     if old.spec.kind != kind::LABEL_IDENTITY {
         return plan.issue(
+            IssueCode::NameTaken,
             format!("label {label:?}"),
             format!(
                 "has no ID: the name {name:?} is taken by a ResourceImport of kind {:?}",

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     cluster_id,
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, MemberPolicies, api_time},
 };
@@ -63,6 +64,7 @@ pub fn plan(snapshot: &LeaderSnapshot, bindings: &AccountBindings, plan: &mut Pl
     let name = set.name_any();
     for other in snapshot.cluster_sets.values().filter(|s| s.name_any() != name) {
         plan.issue(
+            IssueCode::SecondClusterSet,
             format!("ClusterSet {}", other.name_any()),
             format!("ignored: ClusterSet {name:?} is already in this Namespace"),
         );
@@ -165,6 +167,7 @@ fn admit(
     if let Some(reason) = rejection {
         plan.warning_event(ApiServer::Local, announce, MEMBER_REFUSED, reason.as_str());
         plan.issue(
+            IssueCode::MemberRefused,
             format!("MemberClusterAnnounce {}", announce.name_any()),
             format!("rejected: {reason}"),
         );
@@ -235,7 +238,11 @@ fn status(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> Clust
     status.ready_clusters = i32::try_from(ready).unwrap_or(i32::MAX);
     status.observed_generation = set.metadata.generation;
     let overall = if let Some(error) = cluster_set_error(snapshot, set) {
-        plan.issue(format!("ClusterSet {}", set.name_any()), &error);
+        plan.issue(
+            IssueCode::InvalidClusterSet,
+            format!("ClusterSet {}", set.name_any()),
+            &error,
+        );
         Condition::new("Ready", condition::FALSE, "InvalidClusterSet", error)
     } else if ready == members.len() {
         Condition::new("Ready", condition::TRUE, "", "")
@@ -268,7 +275,11 @@ fn restriction(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> 
                  leader's manifest, with Kubernetes 1.30 or newer"
             );
             plan.warning_event(ApiServer::Local, set, POLICIES_MISSING, message.as_str());
-            plan.issue(format!("ClusterSet {}", set.name_any()), message.as_str());
+            plan.issue(
+                IssueCode::PoliciesMissing,
+                format!("ClusterSet {}", set.name_any()),
+                message.as_str(),
+            );
             Some(Condition::new(
                 MEMBERS_RESTRICTED,
                 condition::FALSE,

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     endpoint_ranges::EndpointRanges,
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -55,6 +56,7 @@ pub(super) fn plan(
         Ok(stored) => stored,
         Err(error) => {
             plan.issue(
+                IssueCode::InvalidRecord,
                 format!("ConfigMap {}/{}", snapshot.namespace, names::PREFIX_OWNERS),
                 format!("{error}; no cluster gets new prefixes until it is corrected or deleted"),
             );
@@ -203,6 +205,7 @@ fn allow_lists(
         let subject = || format!("ServiceAccount {}", account.name_any());
         let Some(cluster) = bindings.get(&account.name_any()).filter(|id| !id.is_empty()) else {
             plan.issue(
+                IssueCode::InvalidAnnotation,
                 subject(),
                 format!("annotation {annotation}: ignored: the account is bound to no cluster"),
             );
@@ -212,7 +215,11 @@ fn allow_lists(
         for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
             match validation::cidr(entry) {
                 Ok(range) => allowed.push(range),
-                Err(cause) => plan.issue(subject(), format!("annotation {annotation}: {cause}; ignored")),
+                Err(cause) => plan.issue(
+                    IssueCode::InvalidAnnotation,
+                    subject(),
+                    format!("annotation {annotation}: {cause}; ignored"),
+                ),
             }
         }
     }

@@ -17,7 +17,7 @@ use mc_api::{
 use mc_kube::NamespacedName;
 
 use super::{admission::without, export_status, resources::is_active};
-use crate::{plan::Plan, snapshot::LeaderSnapshot};
+use crate::{issue_code::IssueCode, plan::Plan, snapshot::LeaderSnapshot};
 
 /// The refused exports of a cluster with a status and an Event; the others are counted in one issue.
 const MAX_REPORTED: usize = 50;
@@ -76,6 +76,7 @@ pub(super) fn enforce<'a>(
             export_status::write(&snapshot, export, Some(&error.to_string()), plan);
         }
         plan.issue(
+            IssueCode::QuotaExceeded,
             format!("cluster {cluster:?}"),
             format!("{} ResourceExports are ignored: {error}", exports.len()),
         );
@@ -113,6 +114,7 @@ fn annotated(account: &ServiceAccount, bounded: Bounded, plan: &mut Plan) -> Opt
     let max = value.parse().ok();
     if max.is_none() {
         plan.issue(
+            IssueCode::InvalidAnnotation,
             format!("ServiceAccount {}", account.name_any()),
             format!("annotation {annotation}: {value:?} is not a number; ignored"),
         );

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{account_bindings::AccountBindings, first_use, members};
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, get},
 };
@@ -95,7 +96,13 @@ fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
         let name = account.name_any();
         let annotation = account.annotations().get(names::ANNOTATION_CLUSTER_ID);
         let listed_id = listed.ids.get(name.as_str()).copied();
-        let mut report = |problem: String| plan.issue(format!("ServiceAccount {name}"), problem);
+        let mut report = |problem: String| {
+            plan.issue(
+                IssueCode::AccountUnbound,
+                format!("ServiceAccount {name}"),
+                problem,
+            );
+        };
         let Some(id) = annotation.map(String::as_str).or(listed_id) else {
             let binding = account.annotations().get(names::ANNOTATION_ACCOUNT_BINDING);
             if let Some(value) = binding.filter(|value| *value != SHARED) {
@@ -148,6 +155,7 @@ fn withdraw_ambiguous(
         let other = members.iter().find(blocks);
         if let Some(member) = other.filter(|_| !members.contains(id.as_str())) {
             plan.issue(
+IssueCode::AmbiguousClusterId,
                 format!("ServiceAccount {account}"),
                 format!(
                     "cluster ID {id:?} and that of member {member:?} differ by something behind a dash only; it may \
@@ -174,7 +182,11 @@ impl<'a> Listed<'a> {
             }
             if let Err(cause) = validation::dns_label(&member.cluster_id, 63) {
                 let subject = format!("ClusterSet {}", set.name_any());
-                plan.issue(subject, format!("spec.members[{i}].clusterID: {cause}; ignored"));
+                plan.issue(
+                    IssueCode::InvalidClusterSet,
+                    subject,
+                    format!("spec.members[{i}].clusterID: {cause}; ignored"),
+                );
                 continue;
             }
             let other = listed.ids.insert(&member.service_account, &member.cluster_id);
@@ -185,6 +197,7 @@ impl<'a> Listed<'a> {
         for account in &listed.shared {
             listed.ids.remove(account);
             plan.issue(
+                IssueCode::InvalidClusterSet,
                 format!("ClusterSet {}", set.name_any()),
                 format!(
                     "spec.members: several have the ServiceAccount {account:?}; it is bound to none of them"

@@ -10,6 +10,7 @@ use mc_api::{config::StaleMemberPolicy, member_cluster_announce::MemberClusterAn
 
 use super::heartbeat::HEARTBEAT_TIMEOUT;
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderSnapshot, api_time},
 };
@@ -65,6 +66,7 @@ pub fn evaluate(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce) -> 
 /// Removes a member; its exports are deleted as if it had left.
 pub fn remove(announce: &MemberClusterAnnounce, timeout: SignedDuration, plan: &mut Plan) {
     plan.issue(
+IssueCode::MemberRemoved,
         format!("MemberClusterAnnounce {}", announce.name_any()),
         format!(
             "removed with all its exports: no heartbeat for more than {timeout:#} (staleMemberPolicy: Remove, staleMemberTimeout)"

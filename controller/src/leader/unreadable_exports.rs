@@ -1,6 +1,7 @@
 //! Keeps the `ResourceImport`s made from `ResourceExport`s that this version cannot decode.
 
 use crate::{
+    issue_code::IssueCode,
     plan::{Kind, Plan, WriteOp},
     snapshot::LeaderSnapshot,
     unreadable::never_read,
@@ -12,6 +13,7 @@ pub(super) fn keep_resource_imports(snapshot: &LeaderSnapshot, plan: &mut Plan) 
     let never = never_read(&snapshot.unreadable_exports, &snapshot.exports);
     for name in &never {
         plan.issue(
+            IssueCode::Undecodable,
             format!("ResourceExport {name}"),
             "cannot be decoded: not merged, and imports that it may be part of are not deleted",
         );

@@ -24,6 +24,7 @@ use super::{
     set_managed,
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{MemberSnapshot, get},
 };
@@ -85,7 +86,11 @@ fn report_refusal(
     let failure = condition_of(membership, export, FAILURE);
     if let Some((failure, set)) = failure.zip(active_cluster_set(snapshot)) {
         plan.warning_event(ApiServer::Local, set, NETWORK_REFUSED, failure.message.clone());
-        plan.issue(format!("ClusterSet {}", set.name_any()), failure.message.clone());
+        plan.issue(
+            IssueCode::PrefixesRefused,
+            format!("ClusterSet {}", set.name_any()),
+            failure.message.clone(),
+        );
     }
 }
 

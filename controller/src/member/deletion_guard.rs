@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use mc_kube::RelistStats;
 
 use super::imported_objects::deletes_import;
-use crate::plan::Plan;
+use crate::{issue_code::IssueCode, plan::Plan};
 
 /// The time after a relist in which the other lists are read again: watches back off for at most 3 s.
 const RELIST_HOLD: SignedDuration = SignedDuration::from_secs(5);
@@ -51,6 +51,7 @@ pub fn suppress_deletions(plan: &mut Plan, until: Timestamp) {
     let held = before.saturating_sub(plan.writes.len());
     if held > 0 {
         plan.issue(
+IssueCode::DeletionsHeld,
             "leader",
             "imports absent from the leader's list are kept for now: the leader may have been restored from a snapshot",
         );

@@ -21,6 +21,7 @@ use super::{
     resource_exports::{apply_export, existing_export},
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::MemberSnapshot,
 };
@@ -107,7 +108,11 @@ pub(super) fn reported(
             )),
         }
     }
-    plan.issues("ResourceExports of kind ImportFailures", bad);
+    plan.issues(
+        IssueCode::InvalidReport,
+        "ResourceExports of kind ImportFailures",
+        bad,
+    );
     ReportedFailures(Some(by_service))
 }
 

@@ -11,6 +11,7 @@ use mc_api::{
 };
 
 use crate::{
+    issue_code::IssueCode,
     plan::Plan,
     snapshot::{MemberSnapshot, get},
 };
@@ -130,12 +131,12 @@ pub fn candidates<'a>(snapshot: &'a MemberSnapshot, plan: &mut Plan) -> Vec<Cand
         let (gateway_ip, internal_ip) = match addresses(node, snapshot.config.gateway_ip_precedence) {
             Ok(both) => both,
             Err(unfit) => {
-                plan.issue(subject, unfit.to_string());
+                plan.issue(IssueCode::GatewayCandidateUnfit, subject, unfit.to_string());
                 continue;
             }
         };
         let weight = weight(node).unwrap_or_else(|unfit| {
-            plan.issue(subject, unfit.to_string());
+            plan.issue(IssueCode::GatewayCandidateUnfit, subject, unfit.to_string());
             DEFAULT_WEIGHT
         });
         candidates.push(Candidate {

@@ -17,6 +17,7 @@ use mc_api::{
 
 use super::gateway_candidates::{self, Candidate, NodeHealth};
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{MemberSnapshot, api_time, get},
 };
@@ -140,6 +141,7 @@ fn active<'c, 'w>(
     if mode == GatewayMode::ActiveActive && best == NodeHealth::Ready {
         for surplus in eligible.iter().skip(limit) {
             plan.issue(
+                IssueCode::TooManyGateways,
                 format!("Node {}", surplus.name),
                 format!("not used: {MAX_GATEWAYS} other Nodes are gateways, the maximum of a cluster"),
             );
@@ -184,7 +186,11 @@ fn draining(
         if let Some(until) = drain.until {
             plan.requeue_at(until);
         }
-        plan.issue(format!("Gateway {}", drain.old.name_any()), drain.to_string());
+        plan.issue(
+            IssueCode::GatewayDraining,
+            format!("Gateway {}", drain.old.name_any()),
+            drain.to_string(),
+        );
     }
     drains.iter().map(|d| d.gateway(snapshot)).collect()
 }

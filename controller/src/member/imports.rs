@@ -22,6 +22,7 @@ use super::{
     slices::{self, SliceIndex},
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{MemberSnapshot, get},
 };
@@ -59,7 +60,7 @@ pub(super) fn plan(
                 names::service_import(&key.namespace, &key.name)
             );
             failed.add(&key, reason, message.as_str());
-            plan.issue(subject, message);
+            plan.issue(IssueCode::ImportFailed, subject, message);
             continue;
         }
         let mut clusters = endpoints

@@ -24,6 +24,7 @@ use super::{
     set_managed,
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{MemberSnapshot, NamespacedName, ObjectMap, OptionalKind, get},
 };
@@ -173,7 +174,7 @@ fn desired_exports(
             Entry::Occupied(_) => {}
         }
     }
-    plan.issues("Pods without label identity", bad);
+    plan.issues(IssueCode::LabelNotExported, "Pods without label identity", bad);
     Some(wanted)
 }
 
@@ -239,6 +240,7 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
         OptionalKind::Pending => return,
         OptionalKind::Absent => {
             return plan.issue(
+                IssueCode::LabelKindMissing,
                 "labelidentities.multicluster.crd.antrea.io",
                 "this CRD is missing: label identities are not imported",
             );
@@ -276,7 +278,11 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
         }
         let old = get(local, "", name);
         if let Some(owner) = old.and_then(|o| import_owner::other_owner(snapshot, o.as_ref())) {
-            plan.issue(format!("LabelIdentity {name}"), import_owner::conflict(owner));
+            plan.issue(
+                IssueCode::LabelNotImported,
+                format!("LabelIdentity {name}"),
+                import_owner::conflict(owner),
+            );
             continue;
         }
         let is_current = |o: &LabelIdentity| {
@@ -291,6 +297,7 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
         match holder {
             Some((holder, _)) if deleted.contains(holder) => {}
             Some((holder, false)) if !offered.valid.contains_key(holder) => plan.issue(
+                IssueCode::LabelNotImported,
                 format!("LabelIdentity {holder}"),
                 format!(
                     "has another owner and the ID {} of {name}, which is not imported: delete it",
@@ -368,6 +375,10 @@ fn offered_identities(
             offered.valid.insert(name, spec);
         }
     }
-    plan.issues("ResourceImports of kind LabelIdentity", bad);
+    plan.issues(
+        IssueCode::LabelNotImported,
+        "ResourceImports of kind LabelIdentity",
+        bad,
+    );
     offered
 }

@@ -25,6 +25,7 @@ use super::{
     policies::is_own_policy,
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Kind, ObjectRef, Plan},
     snapshot::{MemberSnapshot, api_time},
 };
@@ -77,7 +78,11 @@ pub(super) fn brake(
         names::ANNOTATION_MASS_DELETION_UNTIL
     );
     plan.warning_event(ApiServer::Local, set, REASON, message.as_str());
-    plan.issue(format!("ClusterSet {}", set.name_any()), message.as_str());
+    plan.issue(
+        IssueCode::DeletionsHeld,
+        format!("ClusterSet {}", set.name_any()),
+        message.as_str(),
+    );
     write_condition(snapshot, set, Some(message), plan);
 }
 
@@ -149,6 +154,7 @@ fn permission(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) -> O
         Ok(until) => Some(until).filter(|until| *until > snapshot.now),
         Err(error) => {
             plan.issue(
+                IssueCode::InvalidAnnotation,
                 format!("ClusterSet {}", set.name_any()),
                 format!("annotation {key:?}: {text:?}: {error}; not a time as in RFC 3339"),
             );

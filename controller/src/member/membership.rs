@@ -22,6 +22,7 @@ use super::{
 pub use crate::snapshot::leader_namespace;
 use crate::{
     cluster_id::{self, ClusterIdError},
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState, api_time},
 };
@@ -88,6 +89,7 @@ pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
         .filter(|s| s.name_any() != set.name_any())
     {
         plan.issue(
+            IssueCode::SecondClusterSet,
             format!("ClusterSet {}", other.name_any()),
             format!(
                 "ignored: ClusterSet {:?} is already in this Namespace",
@@ -97,7 +99,11 @@ pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
     }
     let reason = not_ready_reason(snapshot, set);
     if let Some(reason) = reason.as_ref().filter(|p| !p.is_transient()) {
-        plan.issue(format!("ClusterSet {}", set.name_any()), reason.to_string());
+        plan.issue(
+            IssueCode::NotReady,
+            format!("ClusterSet {}", set.name_any()),
+            reason.to_string(),
+        );
     }
     // A controller that has just started keeps the status until the state is known.
     let connecting = matches!(

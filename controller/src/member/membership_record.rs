@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::connection_config::{connection_config, secret_name};
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::{DeregistrationState, MemberSnapshot, Membership, api_time, get},
 };
@@ -155,11 +156,16 @@ pub(super) fn plan_without_cluster_set(snapshot: &MemberSnapshot, is_withdrawn: 
 fn report(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, old: &MembershipRecord, plan: &mut Plan) {
     let about = format!("ConfigMap {}/{}", snapshot.namespace, names::MEMBERSHIP_RECORDS);
     for (key, (_, error)) in &old.unparsable {
-        plan.issue(about.as_str(), format!("data[{key:?}]: {error}; not changed"));
+        plan.issue(
+            IssueCode::InvalidRecord,
+            about.as_str(),
+            format!("data[{key:?}]: {error}; not changed"),
+        );
     }
     for (membership, state) in &snapshot.deregistrations {
         if let (true, DeregistrationState::Failing(error)) = (membership.has_ended(set), state) {
             plan.issue(
+                IssueCode::DeregistrationPending,
                 format!("ClusterSet {}", membership.cluster_set),
                 format!(
                     "cluster {:?} is not deregistered from the leader: {error}; to give up, delete {about}",

@@ -14,6 +14,7 @@ use mc_api::{
 
 use super::pod_cidrs::pod_cidrs;
 use crate::{
+    issue_code::IssueCode,
     overlap::overlap,
     plan::{ApiServer, Plan},
     snapshot::{MemberSnapshot, api_time},
@@ -104,7 +105,7 @@ pub(super) fn report(
 ) {
     for problem in &network.problems {
         let subject = format!("ClusterInfoImport {}", network.import.name_any());
-        plan.issue(subject, problem.message.as_str());
+        plan.issue(IssueCode::NetworkUnusable, subject, problem.message.as_str());
     }
     let Some(old) = existing else { return };
     let ready = match &network.problems[..] {

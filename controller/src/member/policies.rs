@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ActiveMembership, import_owner, is_replicated, label_identities::offered_policies};
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, ObjectRef, Plan},
     snapshot::{MemberSnapshot, ObjectMap, OptionalKind, get},
 };
@@ -36,6 +37,7 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
             let count = offered_policies(membership).count();
             if count > 0 {
                 plan.issue(
+IssueCode::PolicyKindMissing,
                     "clusternetworkpolicies.crd.antrea.io",
                     format!(
                         "this cluster's API server does not serve the kind: {count} replicated policies are not imported"
@@ -54,8 +56,13 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
         // An invalid import is no withdrawal: the local policy is kept.
         let first = kept.insert(name.clone());
         match valid {
-            Err(why) => plan.issue(subject(import), format!("not imported: {why}")),
+            Err(why) => plan.issue(
+                IssueCode::PolicyNotImported,
+                subject(import),
+                format!("not imported: {why}"),
+            ),
             Ok(_) if !first => plan.issue(
+                IssueCode::PolicyNotImported,
                 subject(import),
                 format!("not imported: another import has the same policy name {name:?}"),
             ),
@@ -264,14 +271,18 @@ fn report_persistent_failure(
         .persistent_failures
         .get(&ObjectRef::new(ApiServer::Local, policy))
     {
-        plan.issue(subject(import), format!("not imported: {why}"));
+        plan.issue(
+            IssueCode::PolicyNotImported,
+            subject(import),
+            format!("not imported: {why}"),
+        );
         warn_at_leader(import, format!("Failed to {action}"), plan);
     }
 }
 
 /// Reports a failure in the log and in the leader cluster.
 fn report_failure(import: &ResourceImport, message: String, plan: &mut Plan) {
-    plan.issue(subject(import), message.clone());
+    plan.issue(IssueCode::PolicyNotImported, subject(import), message.clone());
     warn_at_leader(import, message, plan);
 }
 

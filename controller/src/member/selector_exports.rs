@@ -17,6 +17,7 @@ use super::{
     resource_exports::{apply_export, existing_export},
 };
 use crate::{
+    issue_code::IssueCode,
     plan::{ApiServer, Plan},
     snapshot::MemberSnapshot,
 };
@@ -59,7 +60,11 @@ pub(super) fn offered_peers(membership: &ActiveMembership<'_>, plan: &mut Plan) 
             )),
         }
     }
-    plan.issues("ResourceExports of kind PolicySelectors", bad);
+    plan.issues(
+        IssueCode::InvalidReport,
+        "ResourceExports of kind PolicySelectors",
+        bad,
+    );
     Some(peers)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::imported_objects::{deletes_import, source_imports};
-use crate::{plan::Plan, snapshot::MemberSnapshot, unreadable::never_read};
+use crate::{issue_code::IssueCode, plan::Plan, snapshot::MemberSnapshot, unreadable::never_read};
 
 /// Whether a `ClusterSet` cannot be decoded, so that the membership is unknown.
 #[must_use]
@@ -15,6 +15,7 @@ pub fn is_membership_hidden(snapshot: &MemberSnapshot) -> bool {
 pub fn report_cluster_sets(snapshot: &MemberSnapshot, plan: &mut Plan) {
     for name in unreadable_cluster_sets(snapshot) {
         plan.issue(
+            IssueCode::Undecodable,
             format!("ClusterSet {name}"),
             "cannot be decoded: nothing is exported, imported or withdrawn",
         );
@@ -31,6 +32,7 @@ pub fn keep_imports(snapshot: &MemberSnapshot, plan: &mut Plan) {
     let never = never_read(&leader.unreadable_imports, &leader.imports);
     for name in &never {
         plan.issue(
+            IssueCode::Undecodable,
             format!("ResourceImport {name}"),
             "cannot be decoded: a former import is kept as it is",
         );

@@ -11,7 +11,7 @@ use super::{
     membership_record::{self, MembershipRecord},
     policies,
 };
-use crate::{plan::Plan, snapshot::MemberSnapshot};
+use crate::{issue_code::IssueCode, plan::Plan, snapshot::MemberSnapshot};
 
 /// The time for which a membership outlasts its `ClusterSet`, in a cluster that exports a Service or has a Node with
 /// the annotation of a gateway. Without both, as in the steps of an uninstallation, it ends with the `ClusterSet`.
@@ -60,6 +60,7 @@ pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
         MembershipPhase::Kept { until } => {
             let _gateways = gateways::plan(snapshot, plan);
             plan.issue(
+                IssueCode::ClusterSetMissing,
                 "ClusterSet",
                 format!("there is none: imports, exports and gateways are kept until {until}"),
             );

@@ -76,12 +76,14 @@ fn plans(scrape: &mut Scrape, state: &ControllerState) {
             .last_reconcile
             .map_or(0.0, |at| at.as_duration().as_secs_f64()),
     );
-    scrape.single(
+    scrape.family(
         "mccontroller_active_issues",
         Kind::Gauge,
-        "Issues of the last plan; the log names each once.",
-        state.issues,
+        "Issues of the last plan by code; the log names each once.",
     );
+    for (code, count) in &state.issues {
+        scrape.value(&[("code", code.as_str())], count);
+    }
     scrape.family(
         "mccontroller_active_warning_events",
         Kind::Gauge,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::object_gauges::ObjectGauges;
 use crate::{
     fence::Fence,
+    issue_code::IssueCode,
     plan::{Kind, Plan},
 };
 
@@ -37,8 +38,8 @@ pub struct ControllerState {
     pub reconcile_durations: Histogram,
     /// The time of the last reconcile.
     pub last_reconcile: Option<Timestamp>,
-    /// The number of active issues.
-    pub issues: usize,
+    /// The numbers of active issues by code.
+    pub issues: BTreeMap<IssueCode, usize>,
     /// The active warning Events, by kind of the object and reason.
     pub warnings: BTreeMap<(Kind, String), u64>,
     /// The numbers of objects.
@@ -55,7 +56,7 @@ impl ControllerState {
             synced: false,
             reconcile_durations: mc_metrics::duration_histogram(),
             last_reconcile: None,
-            issues: 0,
+            issues: BTreeMap::new(),
             warnings: BTreeMap::new(),
             objects: ObjectGauges::None,
         }
@@ -65,7 +66,11 @@ impl ControllerState {
     pub fn reconciled(&mut self, took: Duration, now: Timestamp, plan: &Plan, objects: ObjectGauges) {
         self.reconcile_durations.observe(took.as_secs_f64());
         self.last_reconcile = Some(now);
-        self.issues = plan.issues.len();
+        self.issues = BTreeMap::new();
+        for issue in &plan.issues {
+            let count = self.issues.entry(issue.code).or_default();
+            *count = count.saturating_add(1);
+        }
         self.warnings.clear();
         for warning_event in &plan.warning_events {
             let key = (warning_event.object.kind, warning_event.reason.clone());

@@ -20,11 +20,21 @@ impl IssueLogger {
         let issues: BTreeSet<_> = issues.into_iter().collect();
         let mut counts = (0, 0);
         for issue in issues.difference(&self.active) {
-            warn!(subject = issue.subject, "{}", issue.message);
+            warn!(
+                code = issue.code.as_str(),
+                subject = issue.subject,
+                "{}",
+                issue.message
+            );
             counts.0 += 1;
         }
         for issue in self.active.difference(&issues) {
-            info!(subject = issue.subject, "resolved: {}", issue.message);
+            info!(
+                code = issue.code.as_str(),
+                subject = issue.subject,
+                "resolved: {}",
+                issue.message
+            );
             counts.1 += 1;
         }
         self.active = issues;
@@ -35,10 +45,12 @@ impl IssueLogger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::issue_code::IssueCode;
 
     #[test]
     fn each_issue_is_logged_once() {
         let issue = |m: &str| Issue {
+            code: IssueCode::NotReady,
             subject: "Node a".to_owned(),
             message: m.to_owned(),
         };

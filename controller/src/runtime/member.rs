@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     fence::Fence,
+    issue_code::IssueCode,
     member::{
         self, address_groups, announce, cluster_copy, connection_config, deregistration, membership,
         membership_record::MembershipRecord,
@@ -36,7 +37,7 @@ use crate::{
         without_cluster_set::{self, MembershipPhase},
     },
     metrics::{Metrics, ObjectGauges, object_gauges::MemberGauges},
-    plan::{ApiServer, Issue, ObjectRef, Plan},
+    plan::{ApiServer, ObjectRef, Plan},
     snapshot::{
         DeregistrationState, LeaderConnectionState, MemberSnapshot, Membership, SecretState, StatusTimes,
     },
@@ -350,10 +351,7 @@ impl Member {
         let start = Instant::now();
         let mut plan = member::plan(&snapshot);
         if let Some(error) = &self.cidr_discovery.error {
-            plan.issues.push(Issue {
-                subject: "serviceCIDR".to_owned(),
-                message: error.clone(),
-            });
+            plan.issue(IssueCode::ServiceCidrUnknown, "serviceCIDR", error.as_str());
         }
         let gauges = ObjectGauges::Member(MemberGauges::from_snapshot(&snapshot));
         self.metrics

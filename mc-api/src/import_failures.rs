@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::raw_payload;
+use crate::raw_payload::{self, Limits, RawPayloadError};
 
 /// The maximum number of failures; further ones are left out.
 pub const MAX_FAILURES: usize = 200;
@@ -37,36 +37,17 @@ pub struct ImportFailure {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportFailures(Vec<ImportFailure>);
 
+/// The limits of a payload that is read.
+const LIMITS: Limits = Limits {
+    of: "failures",
+    bytes: MAX_BYTES,
+    count: MAX_FAILURES,
+};
+
 /// The encoded fields.
 #[derive(Deserialize)]
 struct Payload {
     failures: Vec<ImportFailure>,
-}
-
-/// A rejected payload.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ImportFailuresError {
-    /// The field is absent or not base64 text.
-    #[error("spec.raw.data is missing or not base64 text")]
-    NoData,
-    /// The payload is too long.
-    #[error("spec.raw.data has {length} bytes, more than {MAX_BYTES}")]
-    TooLong {
-        /// Its length.
-        length: usize,
-    },
-    /// The payload has other fields.
-    #[error("spec.raw.data is not a list of failures: {cause}")]
-    Malformed {
-        /// The error of the decoder.
-        cause: String,
-    },
-    /// There are too many failures.
-    #[error("spec.raw.data has {count} failures, more than {MAX_FAILURES}")]
-    TooMany {
-        /// Their number.
-        count: usize,
-    },
 }
 
 /// The text, shortened to a number of bytes.
@@ -76,6 +57,14 @@ fn shortened(text: &str, most: usize) -> String {
         .map(|(start, character)| start.saturating_add(character.len_utf8()));
     let end = ends.take_while(|end| *end <= most).last().unwrap_or_default();
     text.get(..end).unwrap_or_default().to_owned()
+}
+
+// === impl Payload ===
+
+impl From<Payload> for Vec<ImportFailure> {
+    fn from(payload: Payload) -> Self {
+        payload.failures
+    }
 }
 
 // === impl ImportFailures ===
@@ -123,21 +112,8 @@ impl ImportFailures {
     /// # Errors
     ///
     /// If it has another form, or is too long.
-    pub fn from_raw(raw: Option<&Value>) -> Result<Self, ImportFailuresError> {
-        let data = raw_payload::decode(raw).ok_or(ImportFailuresError::NoData)?;
-        let length = data.len();
-        if length > MAX_BYTES {
-            return Err(ImportFailuresError::TooLong { length });
-        }
-        let payload: Payload =
-            serde_json::from_slice(&data).map_err(|error| ImportFailuresError::Malformed {
-                cause: error.to_string(),
-            })?;
-        let count = payload.failures.len();
-        if count > MAX_FAILURES {
-            return Err(ImportFailuresError::TooMany { count });
-        }
-        Ok(Self::new(payload.failures))
+    pub fn from_raw(raw: Option<&Value>) -> Result<Self, RawPayloadError> {
+        Ok(Self::new(raw_payload::decode::<Payload, _>(raw, &LIMITS)?))
     }
 }
 

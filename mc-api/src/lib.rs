@@ -24,7 +24,7 @@ pub mod node_key;
 pub mod node_policy_status;
 pub mod node_reachability;
 pub mod policy_selectors;
-mod raw_payload;
+pub mod raw_payload;
 pub mod renamed_annotation;
 pub mod resource_export;
 pub mod resource_import;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::raw_payload;
+use crate::raw_payload::{self, Limits, RawPayloadError};
 
 /// The maximum number of peers.
 pub const MAX_PEERS: usize = 256;
@@ -24,36 +24,25 @@ const ENVELOPE_BYTES: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySelectors(Vec<Value>);
 
+/// The limits of a payload that is read.
+const LIMITS: Limits = Limits {
+    of: "peers",
+    bytes: MAX_BYTES,
+    count: MAX_PEERS,
+};
+
 /// The encoded fields.
 #[derive(Deserialize)]
 struct Payload {
     peers: Vec<Value>,
 }
 
-/// A rejected payload.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicySelectorsError {
-    /// The field is absent or not base64 text.
-    #[error("spec.raw.data is missing or not base64 text")]
-    NoData,
-    /// The payload is too long.
-    #[error("spec.raw.data has {length} bytes, more than {MAX_BYTES}")]
-    TooLong {
-        /// Its length.
-        length: usize,
-    },
-    /// The payload has other fields.
-    #[error("spec.raw.data is not a list of peers: {cause}")]
-    Malformed {
-        /// The error of the decoder.
-        cause: String,
-    },
-    /// There are too many peers.
-    #[error("spec.raw.data has {count} peers, more than {MAX_PEERS}")]
-    TooMany {
-        /// Their number.
-        count: usize,
-    },
+// === impl Payload ===
+
+impl From<Payload> for Vec<Value> {
+    fn from(payload: Payload) -> Self {
+        payload.peers
+    }
 }
 
 // === impl PolicySelectors ===
@@ -96,21 +85,8 @@ impl PolicySelectors {
     /// # Errors
     ///
     /// If it has another form, or is too long.
-    pub fn from_raw(raw: Option<&Value>) -> Result<Self, PolicySelectorsError> {
-        let data = raw_payload::decode(raw).ok_or(PolicySelectorsError::NoData)?;
-        let length = data.len();
-        if length > MAX_BYTES {
-            return Err(PolicySelectorsError::TooLong { length });
-        }
-        let payload: Payload =
-            serde_json::from_slice(&data).map_err(|error| PolicySelectorsError::Malformed {
-                cause: error.to_string(),
-            })?;
-        let count = payload.peers.len();
-        if count > MAX_PEERS {
-            return Err(PolicySelectorsError::TooMany { count });
-        }
-        Ok(Self::new(payload.peers))
+    pub fn from_raw(raw: Option<&Value>) -> Result<Self, RawPayloadError> {
+        Ok(Self::new(raw_payload::decode::<Payload, _>(raw, &LIMITS)?))
     }
 }
 

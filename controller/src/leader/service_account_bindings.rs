@@ -155,7 +155,7 @@ fn withdraw_ambiguous(
         let other = members.iter().find(blocks);
         if let Some(member) = other.filter(|_| !members.contains(id.as_str())) {
             plan.issue(
-IssueCode::AmbiguousClusterId,
+                IssueCode::AmbiguousClusterId,
                 format!("ServiceAccount {account}"),
                 format!(
                     "cluster ID {id:?} and that of member {member:?} differ by something behind a dash only; it may \

@@ -66,7 +66,7 @@ pub fn evaluate(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce) -> 
 /// Removes a member; its exports are deleted as if it had left.
 pub fn remove(announce: &MemberClusterAnnounce, timeout: SignedDuration, plan: &mut Plan) {
     plan.issue(
-IssueCode::MemberRemoved,
+        IssueCode::MemberRemoved,
         format!("MemberClusterAnnounce {}", announce.name_any()),
         format!(
             "removed with all its exports: no heartbeat for more than {timeout:#} (staleMemberPolicy: Remove, staleMemberTimeout)"

@@ -51,7 +51,7 @@ pub fn suppress_deletions(plan: &mut Plan, until: Timestamp) {
     let held = before.saturating_sub(plan.writes.len());
     if held > 0 {
         plan.issue(
-IssueCode::DeletionsHeld,
+            IssueCode::DeletionsHeld,
             "leader",
             "imports absent from the leader's list are kept for now: the leader may have been restored from a snapshot",
         );

@@ -111,9 +111,8 @@ pub(super) fn status(
         }
     }
     let service = NamespacedName::from(&export.metadata);
-    if let Some(failed) = reported.update(&service, &mut new.conditions) {
-        plan.warning_event(ApiServer::Local, export, IMPORT_FAILED, failed.message.clone());
-        condition::upsert(&mut new.conditions, failed, &now);
+    if let Some(message) = reported.update(&service, &mut new.conditions, &now) {
+        plan.warning_event(ApiServer::Local, export, IMPORT_FAILED, message);
     }
     // Conditions of other writers are last.
     let order = [VALID, READY, CONFLICT, IMPORT_FAILED];

@@ -6,25 +6,18 @@
 
 use std::collections::BTreeMap;
 
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use mc_api::{
     condition::{self, Condition},
     import_failures::{ImportFailure, ImportFailures},
     names,
-    resource_export::{ResourceExport, ResourceExportSpec, kind},
+    resource_export::kind,
     service_export::IMPORT_FAILED,
 };
 use mc_kube::NamespacedName;
 
-use super::{
-    ActiveMembership,
-    resource_exports::{apply_export, existing_export},
-};
-use crate::{
-    issue_code::IssueCode,
-    plan::{ApiServer, Plan},
-    snapshot::MemberSnapshot,
-};
+use super::{ActiveMembership, member_exports::MemberExport};
+use crate::{plan::Plan, snapshot::MemberSnapshot};
 
 /// The reason of the condition.
 const REPORTED_BY_CLUSTERS: &str = "ReportedByClusters";
@@ -55,21 +48,19 @@ pub(super) struct FailedImports(Vec<ImportFailure>);
 #[derive(Debug)]
 pub(super) struct ReportedFailures(Option<BTreeMap<NamespacedName, Vec<(String, ImportFailure)>>>);
 
+/// The exports of failures.
+const EXPORT: MemberExport<ImportFailures> = MemberExport {
+    kind: kind::IMPORT_FAILURES,
+    name: names::import_failures_export,
+    content: "failed imports",
+    decode: ImportFailures::from_raw,
+};
+
 /// Keeps the export of this cluster's failures, or deletes it where there are none.
 pub(super) fn export(membership: &ActiveMembership<'_>, failed: FailedImports, plan: &mut Plan) {
-    let name = names::import_failures_export(membership.cluster_id);
     let failures = ImportFailures::new(failed.0);
-    if !failures.failures().is_empty() {
-        let spec = ResourceExportSpec {
-            cluster_id: membership.cluster_id.to_owned(),
-            kind: kind::IMPORT_FAILURES.to_owned(),
-            raw: Some(failures.to_raw()),
-            ..ResourceExportSpec::default()
-        };
-        apply_export(membership, &name, spec, plan);
-    } else if let Some(old) = existing_export(membership, &name) {
-        plan.delete(ApiServer::Leader, old);
-    }
+    let raw = (!failures.failures().is_empty()).then(|| failures.to_raw());
+    EXPORT.keep(membership, raw, plan);
 }
 
 /// The failures that the other clusters report about Services that this cluster exports.
@@ -84,48 +75,16 @@ pub(super) fn reported(
         return ReportedFailures(None);
     };
     let mut by_service: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    let mut bad = vec![];
-    let active = exports.values().filter(|export| {
-        export.metadata.deletion_timestamp.is_none()
-            && export.spec.kind == kind::IMPORT_FAILURES
-            && export.spec.cluster_id != membership.cluster_id
-    });
-    for export in active {
-        match failures(export) {
-            Ok(failures) => {
-                for failure in failures.failures() {
-                    let key = NamespacedName::new(failure.namespace.as_str(), failure.name.as_str());
-                    if !snapshot.service_exports.contains_key(&key) {
-                        continue;
-                    }
-                    let report = (export.spec.cluster_id.clone(), failure.clone());
-                    by_service.entry(key).or_default().push(report);
-                }
+    for (cluster, failures) in EXPORT.of_others(membership, exports, plan) {
+        for failure in failures.failures() {
+            let key = NamespacedName::new(failure.namespace.as_str(), failure.name.as_str());
+            if snapshot.service_exports.contains_key(&key) {
+                let report = (cluster.to_owned(), failure.clone());
+                by_service.entry(key).or_default().push(report);
             }
-            Err(why) => bad.push((
-                format!("ResourceExport {}", export.name_any()),
-                format!("its failed imports are ignored: {why}"),
-            )),
         }
     }
-    plan.issues(
-        IssueCode::InvalidReport,
-        "ResourceExports of kind ImportFailures",
-        bad,
-    );
     ReportedFailures(Some(by_service))
-}
-
-/// The failures of an export, or the reason to ignore it.
-fn failures(export: &ResourceExport) -> Result<ImportFailures, String> {
-    let wanted = names::import_failures_export(&export.spec.cluster_id);
-    if export.name_any() != wanted {
-        return Err(format!(
-            "spec.clusterID {:?}: the name of its export is {wanted:?}",
-            export.spec.cluster_id
-        ));
-    }
-    ImportFailures::from_raw(export.spec.raw.as_ref()).map_err(|error| error.to_string())
 }
 
 // === impl FailedImports ===
@@ -145,13 +104,15 @@ impl FailedImports {
 // === impl ReportedFailures ===
 
 impl ReportedFailures {
-    /// Sets the condition of a Service that other clusters cannot import, and removes that of another one. Reason and
-    /// type are ours: the API server would reject a status with those that another cluster invents.
+    /// Sets the condition of a Service that other clusters cannot import, and removes that of another one. Returns the
+    /// message of the former. Reason and type are ours: the API server would reject a status with those that another
+    /// cluster invents.
     pub(super) fn update(
         &self,
         service: &NamespacedName,
         conditions: &mut Vec<Condition>,
-    ) -> Option<Condition> {
+        now: &Time,
+    ) -> Option<String> {
         let by_service = self.0.as_ref()?;
         let Some(reports) = by_service.get(service) else {
             conditions.retain(|condition| condition.type_ != IMPORT_FAILED);
@@ -165,11 +126,13 @@ impl ReportedFailures {
         if let Some(more @ 1..) = reports.len().checked_sub(MAX_NAMED) {
             message = format!("{message}; and {more} more clusters");
         }
-        Some(Condition::new(
+        let failed = Condition::new(
             IMPORT_FAILED,
             condition::TRUE,
             REPORTED_BY_CLUSTERS,
-            message,
-        ))
+            message.as_str(),
+        );
+        condition::upsert(conditions, failed, now);
+        Some(message)
     }
 }

@@ -31,6 +31,7 @@ pub mod ip_families;
 pub mod label_identities;
 mod leader_account;
 pub mod mass_deletion;
+mod member_exports;
 pub mod membership;
 pub mod membership_record;
 mod network_problems;

@@ -37,7 +37,7 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
             let count = offered_policies(membership).count();
             if count > 0 {
                 plan.issue(
-IssueCode::PolicyKindMissing,
+                    IssueCode::PolicyKindMissing,
                     "clusternetworkpolicies.crd.antrea.io",
                     format!(
                         "this cluster's API server does not serve the kind: {count} replicated policies are not imported"

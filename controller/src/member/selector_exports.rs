@@ -4,22 +4,22 @@
 //! other clusters lack the peers.
 
 use kube::ResourceExt;
-use mc_api::{
-    names,
-    policy_selectors::PolicySelectors,
-    resource_export::{ResourceExport, ResourceExportSpec, kind},
-};
+use mc_api::{names, policy_selectors::PolicySelectors, resource_export::kind};
 use serde_json::Value;
 
 use super::{
     ActiveMembership, is_replicated,
+    member_exports::MemberExport,
     policy_selectors::{cluster_set_peers, exported_peer},
-    resource_exports::{apply_export, existing_export},
 };
-use crate::{
-    issue_code::IssueCode,
-    plan::{ApiServer, Plan},
-    snapshot::MemberSnapshot,
+use crate::{plan::Plan, snapshot::MemberSnapshot};
+
+/// The exports of peers.
+const EXPORT: MemberExport<PolicySelectors> = MemberExport {
+    kind: kind::POLICY_SELECTORS,
+    name: names::policy_selectors_export,
+    content: "policy peers",
+    decode: PolicySelectors::from_raw,
 };
 
 /// Keeps the export of this cluster's peers, or deletes it where there are none.
@@ -27,45 +27,19 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
     let Some(selectors) = own_selectors(snapshot) else {
         return;
     };
-    let name = names::policy_selectors_export(membership.cluster_id);
-    if !selectors.peers().is_empty() && snapshot.config.stretched_network_policy {
-        let spec = ResourceExportSpec {
-            cluster_id: membership.cluster_id.to_owned(),
-            kind: kind::POLICY_SELECTORS.to_owned(),
-            raw: Some(selectors.to_raw()),
-            ..ResourceExportSpec::default()
-        };
-        apply_export(membership, &name, spec, plan);
-    } else if let Some(old) = existing_export(membership, &name) {
-        plan.delete(ApiServer::Leader, old);
-    }
+    let is_exported = !selectors.peers().is_empty() && snapshot.config.stretched_network_policy;
+    EXPORT.keep(membership, is_exported.then(|| selectors.to_raw()), plan);
 }
 
 /// The peers of the other clusters' policies; `None` while their list is incomplete.
 pub(super) fn offered_peers(membership: &ActiveMembership<'_>, plan: &mut Plan) -> Option<Vec<Value>> {
     let exports = membership.leader.policy_selectors.as_ref()?;
-    let mut peers = vec![];
-    let mut bad = vec![];
-    let active = exports.values().filter(|export| {
-        export.metadata.deletion_timestamp.is_none()
-            && export.spec.kind == kind::POLICY_SELECTORS
-            && export.spec.cluster_id != membership.cluster_id
-    });
-    for export in active {
-        match selectors(export) {
-            Ok(selectors) => peers.extend_from_slice(selectors.peers()),
-            Err(why) => bad.push((
-                format!("ResourceExport {}", export.name_any()),
-                format!("its policy peers are ignored: {why}"),
-            )),
-        }
-    }
-    plan.issues(
-        IssueCode::InvalidReport,
-        "ResourceExports of kind PolicySelectors",
-        bad,
-    );
-    Some(peers)
+    let selectors = EXPORT.of_others(membership, exports, plan).into_iter();
+    Some(
+        selectors
+            .flat_map(|(_, selectors)| selectors.peers().to_vec())
+            .collect(),
+    )
 }
 
 /// The peers in the cluster's own policies; `None` while a list is incomplete.
@@ -92,16 +66,4 @@ fn own_selectors(snapshot: &MemberSnapshot) -> Option<PolicySelectors> {
         cluster_set_peers(&policy.spec).map(move |peer| exported_peer(peer, namespace.as_deref()))
     });
     Some(PolicySelectors::new(of_cluster.chain(namespaced)))
-}
-
-/// The peers of an export, or the reason to ignore it.
-fn selectors(export: &ResourceExport) -> Result<PolicySelectors, String> {
-    let wanted = names::policy_selectors_export(&export.spec.cluster_id);
-    if export.name_any() != wanted {
-        return Err(format!(
-            "spec.clusterID {:?}: the name of its export is {wanted:?}",
-            export.spec.cluster_id
-        ));
-    }
-    PolicySelectors::from_raw(export.spec.raw.as_ref()).map_err(|error| error.to_string())
 }

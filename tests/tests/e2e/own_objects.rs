@@ -32,16 +32,23 @@ fn assert_refused((code, answer): (u16, String), message: &str, what: &str) {
     );
 }
 
-/// A Service as the member controller creates it, with other fields of its spec.
-fn imported(name: &str, spec: &Value) -> Value {
+/// A Service of type `ClusterIP` with this metadata and port, and other fields of its spec.
+fn service(metadata: &Value, port: &Value, spec: &Value) -> Value {
     let mut service = json!({
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name, "annotations": {"multicluster.antrea.io/imported-service": "true"}},
-        "spec": {"type": "ClusterIP", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+        "metadata": metadata,
+        "spec": {"type": "ClusterIP", "ports": [port]},
     });
     json_merge_patch(&mut service["spec"], spec);
     service
+}
+
+/// A Service as the member controller creates it.
+fn imported(name: &str, spec: &Value) -> Value {
+    let annotations = json!({"multicluster.antrea.io/imported-service": "true"});
+    let port = json!({"name": "http", "port": 80, "protocol": "TCP"});
+    service(&json!({"name": name, "annotations": annotations}), &port, spec)
 }
 
 /// Fields by which a Service of an account would redirect other traffic, with the field that the message names.
@@ -147,16 +154,11 @@ fn the_controller_writes_endpoints_of_imported_services_only() {
     }
 }
 
-/// A Service as an agent creates it, with other fields of its spec.
+/// A Service as an agent creates it.
 fn reservation(name: &str, spec: &Value) -> Value {
-    let mut service = json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "labels": {"mc-gateway.io/reserved-for": "node"}},
-        "spec": {"type": "ClusterIP", "ports": [{"name": "reserved", "port": 9, "protocol": "TCP"}]},
-    });
-    json_merge_patch(&mut service["spec"], spec);
-    service
+    let labels = json!({"mc-gateway.io/reserved-for": "node"});
+    let port = json!({"name": "reserved", "port": 9, "protocol": "TCP"});
+    service(&json!({"name": name, "labels": labels}), &port, spec)
 }
 
 #[test]

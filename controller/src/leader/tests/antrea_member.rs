@@ -68,6 +68,12 @@ fn endpoints_of(cluster: &str, ip: &str) -> ResourceExport {
     )
 }
 
+/// Exports the Service `prod/web` with one endpoint.
+fn export_web(snapshot: &mut LeaderSnapshot, cluster: &str, ip: &str) {
+    insert(&mut snapshot.exports, service_of(cluster, 80));
+    insert(&mut snapshot.exports, endpoints_of(cluster, ip));
+}
+
 /// A leader with two members of Antrea, which have joined.
 fn two_members() -> LeaderSnapshot {
     let mut snapshot = without_members();
@@ -130,8 +136,7 @@ fn an_announce_gets_the_finalizer_and_keeps_its_heartbeat() {
 #[test]
 fn exports_of_a_service_become_the_imports_that_the_member_reads() {
     let mut snapshot = two_members();
-    insert(&mut snapshot.exports, service_of("east", 80));
-    insert(&mut snapshot.exports, endpoints_of("east", "10.11.0.5"));
+    export_web(&mut snapshot, "east", "10.11.0.5");
     settle(&mut snapshot);
     assert_import(
         &snapshot,
@@ -159,8 +164,7 @@ fn exports_of_a_service_become_the_imports_that_the_member_reads() {
 #[test]
 fn another_port_is_a_failure_as_the_member_knows_it() {
     let mut snapshot = two_members();
-    insert(&mut snapshot.exports, service_of("east", 80));
-    insert(&mut snapshot.exports, endpoints_of("east", "10.11.0.5"));
+    export_web(&mut snapshot, "east", "10.11.0.5");
     settle(&mut snapshot);
     insert(&mut snapshot.exports, service_of("west", 81));
     settle(&mut snapshot);
@@ -175,8 +179,7 @@ fn another_port_is_a_failure_as_the_member_knows_it() {
 fn withdrawn_exports_are_released_after_their_imports() {
     let mut snapshot = two_members();
     for (cluster, ip) in [("east", "10.11.0.5"), ("west", "10.12.0.5")] {
-        insert(&mut snapshot.exports, service_of(cluster, 80));
-        insert(&mut snapshot.exports, endpoints_of(cluster, ip));
+        export_web(&mut snapshot, cluster, ip);
     }
     settle(&mut snapshot);
     let addresses = |snapshot: &LeaderSnapshot| -> BTreeSet<String> {
@@ -266,8 +269,7 @@ fn a_policy_of_an_administrator_is_distributed_under_antreas_name() {
 #[test]
 fn a_member_that_leaves_deletes_its_announce_and_the_leader_the_rest() {
     let mut snapshot = two_members();
-    insert(&mut snapshot.exports, service_of("east", 80));
-    insert(&mut snapshot.exports, endpoints_of("east", "10.11.0.5"));
+    export_web(&mut snapshot, "east", "10.11.0.5");
     settle(&mut snapshot);
     delete(
         &mut snapshot.announces,

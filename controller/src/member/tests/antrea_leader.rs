@@ -105,11 +105,8 @@ fn a_member_joins_by_its_announce_and_updates_its_heartbeat_alone() {
 
 #[test]
 fn exports_pass_the_webhook_and_have_antreas_fields() {
-    let mut snapshot = snapshot();
+    let mut snapshot = exporting();
     insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));
-    insert(&mut snapshot.services, web());
-    insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut snapshot.service_exports, service_export());
     settle(&mut snapshot);
     let names: Vec<_> = leader(&mut snapshot)
         .exports
@@ -153,10 +150,7 @@ fn exports_pass_the_webhook_and_have_antreas_fields() {
 /// Antrea's leader reports a success and a failure with one condition each, and nothing about a `ClusterInfo`.
 #[test]
 fn the_status_of_exports_is_that_of_the_service_export() {
-    let mut snapshot = snapshot();
-    insert(&mut snapshot.services, web());
-    insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut snapshot.service_exports, service_export());
+    let mut snapshot = exporting();
     settle(&mut snapshot);
     let report = |snapshot: &mut MemberSnapshot, condition: Value| {
         for kind in ["service", "endpoints"] {

@@ -102,12 +102,9 @@ fn failed(snapshot: &MemberSnapshot) -> Option<String> {
     Some(condition.message)
 }
 
-/// A cluster that exports `shop/web`.
-fn exporting() -> MemberSnapshot {
-    let mut snapshot = snapshot();
-    insert(&mut snapshot.services, web());
-    insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut snapshot.service_exports, service_export());
+/// A cluster that exports `shop/web` and has the list of reports.
+fn listed() -> MemberSnapshot {
+    let mut snapshot = exporting();
     leader(&mut snapshot).import_failures = Some(ObjectMap::default());
     // The leader's answer, without which the status waits.
     advance(&mut snapshot, 60);
@@ -117,7 +114,7 @@ fn exporting() -> MemberSnapshot {
 
 #[test]
 fn a_failure_of_another_cluster_is_a_condition_until_it_ends() {
-    let mut snapshot = exporting();
+    let mut snapshot = listed();
     assert_eq!(failed(&snapshot), None);
     report(
         &mut snapshot,
@@ -143,7 +140,7 @@ fn a_failure_of_another_cluster_is_a_condition_until_it_ends() {
 
 #[test]
 fn many_reports_are_shortened() {
-    let mut snapshot = exporting();
+    let mut snapshot = listed();
     for cluster in 1..=7 {
         report(&mut snapshot, &format!("c{cluster}"), &[("web", "no Namespace")]);
     }
@@ -155,7 +152,7 @@ fn many_reports_are_shortened() {
 /// Reports of a cluster that has the name of another one, or that cannot be read.
 #[test]
 fn an_invalid_report_is_ignored_alone() {
-    let mut snapshot = exporting();
+    let mut snapshot = listed();
     report(&mut snapshot, "west", &[("web", "no Namespace")]);
     let mut forged: ResourceExport = object(json!({
         "metadata": { "name": "south-importfailures", "namespace": LEADER_NS },

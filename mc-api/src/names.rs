@@ -81,6 +81,8 @@ pub const ANNOTATION_MAX_ENDPOINTS: &str = "mc-gateway.io/max-endpoints";
 pub const ANNOTATION_MAX_LABEL_IDENTITIES: &str = "mc-gateway.io/max-label-identities";
 /// The same for the prefixes of its network.
 pub const ANNOTATION_MAX_PREFIXES: &str = "mc-gateway.io/max-prefixes";
+/// The same for the bytes of its Services, endpoints and label identities.
+pub const ANNOTATION_MAX_BYTES: &str = "mc-gateway.io/max-bytes";
 /// Superset, on a `MemberClusterAnnounce`: the `ServiceAccount` that its member uses in the leader cluster.
 pub const ANNOTATION_SERVICE_ACCOUNT: &str = "mc-gateway.io/service-account";
 /// Superset, on a `MemberClusterAnnounce`: the UID of the Namespace [`SYSTEM_NAMESPACE`] of the cluster that writes it.

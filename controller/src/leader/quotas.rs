@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{EndpointSubset, ServiceAccount};
 use kube::ResourceExt;
 use mc_api::{
     names,
@@ -21,6 +21,8 @@ use crate::{issue_code::IssueCode, plan::Plan, snapshot::LeaderSnapshot};
 
 /// The refused exports of a cluster with a status and an Event; the others are counted in one issue.
 const MAX_REPORTED: usize = 50;
+/// The bytes that count for one port or endpoint, about its JSON.
+const ENTRY_SIZE: usize = 64;
 
 /// A bounded resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,13 +35,16 @@ pub(super) enum Bounded {
     LabelIdentities,
     /// The prefixes of the network: a plan compares each with those of all clusters.
     Prefixes,
+    /// The size of the content that importers receive, see [`content_size`].
+    Bytes,
 }
 
-const ALL: [Bounded; 4] = [
+const ALL: [Bounded; 5] = [
     Bounded::Services,
     Bounded::Endpoints,
     Bounded::LabelIdentities,
     Bounded::Prefixes,
+    Bounded::Bytes,
 ];
 
 /// The bounds of one member.
@@ -131,7 +136,7 @@ fn bound(quotas: &BTreeMap<String, Quota>, cluster: &str, bounded: Bounded) -> u
 fn exceeded<'a>(snapshot: &'a LeaderSnapshot, quotas: &BTreeMap<String, Quota>) -> Vec<(&'a str, Bounded)> {
     let mut used: BTreeMap<(&str, Bounded), usize> = BTreeMap::new();
     for export in snapshot.exports.values().filter(|export| is_active(export)) {
-        if let Some((bounded, amount)) = amount(export) {
+        for (bounded, amount) in amounts(export) {
             let total = used.entry((&export.spec.cluster_id, bounded)).or_default();
             *total = total.saturating_add(amount);
         }
@@ -153,8 +158,8 @@ fn beyond<'a>(
     let exports = exports.filter(|(_, export)| is_active(export) && export.spec.cluster_id == cluster);
     let mut exports: Vec<_> = exports
         .filter_map(|(name, export)| {
-            let (of, amount) = amount(export)?;
-            (of == bounded).then(|| (name, export.as_ref(), amount))
+            let (_, amount) = amounts(export).find(|(of, _)| *of == bounded)?;
+            Some((name, export.as_ref(), amount))
         })
         .collect();
     exports.sort_by_cached_key(|(name, export, _)| (export.creation_timestamp(), *name));
@@ -173,8 +178,13 @@ fn beyond<'a>(
         .collect()
 }
 
-/// The part of a quota that an export takes.
-fn amount(export: &ResourceExport) -> Option<(Bounded, usize)> {
+/// The parts of quotas that an export takes.
+fn amounts(export: &ResourceExport) -> impl Iterator<Item = (Bounded, usize)> {
+    let bytes = content_size(export).map(|bytes| (Bounded::Bytes, bytes));
+    counted(export).into_iter().chain(bytes)
+}
+
+fn counted(export: &ResourceExport) -> Option<(Bounded, usize)> {
     let spec = &export.spec;
     Some(match spec.kind.as_str() {
         kind::SERVICE => (Bounded::Services, 1),
@@ -193,6 +203,40 @@ fn amount(export: &ResourceExport) -> Option<(Bounded, usize)> {
     })
 }
 
+/// The bytes of an exported Service or label identity: the texts of labels and annotations, and [`ENTRY_SIZE`] for each
+/// port and endpoint. Each importer has them twice, in its copy of the export and in its own objects.
+///
+/// Not the length of the JSON, because each plan counts all exports.
+fn content_size(export: &ResourceExport) -> Option<usize> {
+    let spec = &export.spec;
+    let entries = |count: usize| count.saturating_mul(ENTRY_SIZE);
+    match spec.kind.as_str() {
+        kind::SERVICE => {
+            let service = spec.service.as_deref()?;
+            let texts = service
+                .exported_labels
+                .iter()
+                .chain(&service.exported_annotations);
+            let texts = texts.map(|(key, value)| key.len().saturating_add(value.len()));
+            let ports = service.service_spec.ports.as_ref().map_or(0, Vec::len);
+            Some(texts.fold(entries(ports), usize::saturating_add))
+        }
+        kind::ENDPOINTS => {
+            let subsets = spec.endpoints.iter().flat_map(|endpoints| &endpoints.subsets);
+            let count = |subset: &EndpointSubset| {
+                let addresses = subset.addresses.as_ref().map_or(0, Vec::len);
+                addresses.saturating_add(subset.ports.as_ref().map_or(0, Vec::len))
+            };
+            Some(entries(subsets.map(count).fold(0, usize::saturating_add)))
+        }
+        kind::LABEL_IDENTITY => {
+            let label = spec.label_identity.as_ref()?.get("normalizedLabel")?;
+            Some(label.as_str()?.len())
+        }
+        _ => None,
+    }
+}
+
 // === impl Bounded ===
 
 impl Bounded {
@@ -202,6 +246,7 @@ impl Bounded {
             Self::Services => 5_000,
             Self::Endpoints | Self::LabelIdentities => 100_000,
             Self::Prefixes => 1_024,
+            Self::Bytes => 64 << 20,
         }
     }
 
@@ -212,6 +257,7 @@ impl Bounded {
             Self::Endpoints => names::ANNOTATION_MAX_ENDPOINTS,
             Self::LabelIdentities => names::ANNOTATION_MAX_LABEL_IDENTITIES,
             Self::Prefixes => names::ANNOTATION_MAX_PREFIXES,
+            Self::Bytes => names::ANNOTATION_MAX_BYTES,
         }
     }
 
@@ -221,6 +267,7 @@ impl Bounded {
             Self::Endpoints => "endpoints",
             Self::LabelIdentities => "label identities",
             Self::Prefixes => "prefixes",
+            Self::Bytes => "bytes",
         }
     }
 }

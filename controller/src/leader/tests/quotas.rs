@@ -114,6 +114,63 @@ fn endpoints_labels_and_prefixes_have_quotas() {
 }
 
 #[test]
+fn bytes_of_services_and_labels_count_together() {
+    let mut snapshot = stretched();
+    // 64 bytes for each of six ports and three endpoints.
+    export_services(&mut snapshot, "east");
+    insert(&mut snapshot.exports, export_of("east", &label(0)));
+    settle(&mut snapshot);
+    let all = snapshot.imports.len();
+    let sizes = 9 * 64 + label(0).len();
+    limit(
+        &mut snapshot,
+        "east",
+        names::ANNOTATION_MAX_BYTES,
+        &sizes.to_string(),
+    );
+    settle(&mut snapshot);
+    assert_eq!(snapshot.imports.len(), all);
+    let failed = |snapshot: &LeaderSnapshot| {
+        let names = snapshot.exports.keys().map(|name| name.name.clone());
+        names.filter(|name| failure(snapshot, name).is_some()).count()
+    };
+    assert_eq!(failed(&snapshot), 0);
+    limit(
+        &mut snapshot,
+        "east",
+        names::ANNOTATION_MAX_BYTES,
+        &(sizes - 1).to_string(),
+    );
+    settle(&mut snapshot);
+    assert_eq!(failed(&snapshot), 1);
+    limit(
+        &mut snapshot,
+        "east",
+        names::ANNOTATION_MAX_BYTES,
+        &sizes.to_string(),
+    );
+    settle(&mut snapshot);
+    // One long annotation displaces only its own Service, although that is the oldest but one.
+    let name = NamespacedName::new(NS, "east-shop-web-1-service");
+    let mut export = snapshot.exports[&name].as_ref().clone();
+    let texts = &mut export.spec.service.as_mut().unwrap().exported_annotations;
+    texts.insert("note".to_owned(), "x".repeat(sizes));
+    insert(&mut snapshot.exports, export);
+    settle(&mut snapshot);
+    assert!(
+        !snapshot
+            .imports
+            .contains_key(&NamespacedName::new(NS, "shop-web-1-service"))
+    );
+    let why = failure(&snapshot, "east-shop-web-1-service").unwrap();
+    assert!(
+        why.contains("bytes (annotation mc-gateway.io/max-bytes of its ServiceAccount)"),
+        "{why}"
+    );
+    assert_eq!(failure(&snapshot, "east-shop-web-0-service"), None);
+}
+
+#[test]
 fn an_invalid_quota_is_reported_and_has_no_effect() {
     let mut snapshot = leader_snapshot();
     export_services(&mut snapshot, "east");

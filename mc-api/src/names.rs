@@ -167,6 +167,13 @@ pub fn member_announce(cluster_id: &str) -> String {
 /// The finalizer on the `MemberClusterAnnounce` of a cluster.
 #[must_use]
 pub fn member_announce_finalizer(cluster_id: &str) -> String {
+/// The `ServiceAccount` that may request short-lived tokens of `account`, and the Secret that they are bound to
+/// (deploy/base/leader/admission.yaml).
+#[must_use]
+pub fn bootstrap_account(account: &str) -> String {
+    format!("{account}-bootstrap")
+}
+
     format!("memberclusterannounce.finalizer.antrea.io/{cluster_id}")
 }
 

@@ -7,9 +7,13 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::{Multiplexing, error_chain, transport};
+use crate::{
+    Multiplexing, error_chain,
+    session_token::{SessionAccount, SessionToken},
+    transport,
+};
 
 /// Source of a client's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -72,18 +76,38 @@ pub async fn client(source: ConfigSource<'_>, multiplexing: Multiplexing) -> Res
 
 /// Builds a client of `server` from a CA bundle (PEM) and a bearer token.
 pub async fn client_with_token(server: &str, ca: &[u8], token: &str) -> Result<Client, ClientError> {
+    let config = config(server, ca, &json!({ "token": token })).await?;
+    transport::connect(config, Multiplexing::Shared).map_err(|e| ClientError::config(&e))
+}
+
+/// Builds a client of `server` from a CA bundle (PEM), with short-lived tokens of `account`. They are requested with
+/// the `bootstrap` token, and replaced before they expire and after the server has rejected one.
+///
+/// Requests wait for the first token, and fail with the cause while there is none.
+pub async fn client_with_session_token(
+    server: &str,
+    ca: &[u8],
+    bootstrap: &str,
+    account: &SessionAccount,
+) -> Result<Client, ClientError> {
+    let requests = client_with_token(server, ca, bootstrap).await?;
+    let config = config(server, ca, &json!({})).await?;
+    let token = SessionToken::new(requests, account);
+    transport::connect_with_session(config, Multiplexing::Shared, token).map_err(|e| ClientError::config(&e))
+}
+
+async fn config(server: &str, ca: &[u8], user: &Value) -> Result<Config, ClientError> {
     let kubeconfig = json!({
         "clusters": [{ "name": "server", "cluster": {
             "server": server,
             "certificate-authority-data": ByteString(ca.to_vec()),
         }}],
-        "users": [{ "name": "user", "user": { "token": token } }],
+        "users": [{ "name": "user", "user": user }],
         "contexts": [{ "name": "context", "context": { "cluster": "server", "user": "user" } }],
         "current-context": "context",
     });
     let file: Kubeconfig = serde_json::from_value(kubeconfig).map_err(|e| ClientError::config(&e))?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
-        .map_err(|e| ClientError::config(&e))?;
-    transport::connect(config, Multiplexing::Shared).map_err(|e| ClientError::config(&e))
+        .map_err(|e| ClientError::config(&e))
 }

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use http::{Response, StatusCode};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
@@ -17,7 +19,9 @@ use kube::{
     Client, Config, Error,
     client::{Body, ClientBuilder, ConfigExt as _, retry::RetryPolicy},
 };
-use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
+use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer, retry::RetryLayer, util::MapResponseLayer};
+
+use crate::session_token::SessionToken;
 
 /// Time limit for opening a connection: TCP and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -52,10 +56,24 @@ struct KeepAlive {
 ///
 /// The configuration has unusable credentials or certificates, or the URL of a proxy, which is not supported.
 pub(crate) fn connect(config: Config, multiplexing: Multiplexing) -> Result<Client, Error> {
-    connect_with(config, multiplexing, KEEP_ALIVE)
+    connect_with(config, multiplexing, KEEP_ALIVE, None)
 }
 
-fn connect_with(config: Config, multiplexing: Multiplexing, keep_alive: KeepAlive) -> Result<Client, Error> {
+/// [`connect`] with the credentials of `session` instead of those of the configuration.
+pub(crate) fn connect_with_session(
+    config: Config,
+    multiplexing: Multiplexing,
+    session: SessionToken,
+) -> Result<Client, Error> {
+    connect_with(config, multiplexing, KEEP_ALIVE, Some(session))
+}
+
+fn connect_with(
+    config: Config,
+    multiplexing: Multiplexing,
+    keep_alive: KeepAlive,
+    session: Option<SessionToken>,
+) -> Result<Client, Error> {
     if config.proxy_url.is_some() {
         // The error names the URL.
         return Client::try_from(config);
@@ -97,6 +115,20 @@ fn connect_with(config: Config, multiplexing: Multiplexing, keep_alive: KeepAliv
                 .then(|| RetryLayer::new(RetryPolicy::server_retry())),
         )
         .option_layer(config.auth_layer()?)
+        .option_layer(session.clone().map(|session| {
+            AsyncFilterLayer::new(move |request| {
+                let mut session = session.clone();
+                async move { session.authorize(request).await }.boxed()
+            })
+        }))
+        .option_layer(session.map(|session| {
+            MapResponseLayer::new(move |response: Response<_>| {
+                if response.status() == StatusCode::UNAUTHORIZED {
+                    session.report_rejection();
+                }
+                response
+            })
+        }))
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(http);

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use mc_api::{cluster_set::ClusterSet, validation};
+use mc_api::{cluster_set::ClusterSet, names, validation};
 
 use super::not_ready_reason::NotReadyReason;
 use crate::snapshot::{Membership, SecretState, leader_namespace};
@@ -20,9 +20,26 @@ pub struct LeaderConnectionConfig {
     pub server: String,
     /// The CA bundle, PEM.
     pub ca: Vec<u8>,
-    /// The bearer token.
-    pub token: String,
+    /// The bearer token and its use.
+    pub credentials: Credentials,
 }
+
+/// The credentials of a member in the leader cluster.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// A token that authorizes each request, as in Antrea.
+    Token(String),
+    /// A token that obtains short-lived tokens of another account, which authorize all other requests.
+    Bootstrap {
+        /// The token, of `ServiceAccount` [`names::bootstrap_account`].
+        token: String,
+        /// The name of the `ServiceAccount` of the short-lived tokens.
+        account: String,
+    },
+}
+
+/// The key of a Secret with the name of the account of short-lived tokens.
+const KEY_SERVICE_ACCOUNT: &str = "serviceAccount";
 
 // === impl LeaderConnectionConfig ===
 
@@ -87,26 +104,38 @@ pub fn connection_config(
         }
         SecretState::Present(secret) => secret,
     };
-    let (ca, token) = credentials(secret)?;
+    let (ca, credentials) = credentials(secret)?;
     Ok(LeaderConnectionConfig {
         cluster_set: set.name_any(),
         cluster_id: set.spec.cluster_id.clone(),
         namespace: leader_namespace(set).to_owned(),
         server: leader.server.clone(),
         ca,
-        token,
+        credentials,
     })
 }
 
-/// The CA bundle and the token of a Secret.
-pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, String), NotReadyReason> {
+/// The CA bundle and the credentials of a Secret.
+pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, Credentials), NotReadyReason> {
     let ca = key(secret, "ca.crt")?;
     if !ca.starts_with(b"-----BEGIN CERTIFICATE-----") {
         return Err(incomplete(secret, "ca.crt", "not a PEM certificate"));
     }
     let token =
         String::from_utf8(key(secret, "token")?).map_err(|_| incomplete(secret, "token", "not text"))?;
-    Ok((ca, token.trim().to_owned()))
+    let token = token.trim().to_owned();
+    if secret
+        .data
+        .as_ref()
+        .is_none_or(|data| !data.contains_key(KEY_SERVICE_ACCOUNT))
+    {
+        return Ok((ca, Credentials::Token(token)));
+    }
+    let account = String::from_utf8(key(secret, KEY_SERVICE_ACCOUNT)?)
+        .ok()
+        .filter(|account| validation::dns_subdomain(&names::bootstrap_account(account), 253).is_ok())
+        .ok_or_else(|| incomplete(secret, KEY_SERVICE_ACCOUNT, "not the name of a ServiceAccount"))?;
+    Ok((ca, Credentials::Bootstrap { token, account }))
 }
 
 fn key(secret: &Secret, key: &'static str) -> Result<Vec<u8>, NotReadyReason> {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     announce::announce,
     cluster_copy::{other_cluster, own_uid},
-    connection_config::{connection_config, credentials},
+    connection_config::{Credentials, connection_config, credentials},
     data_path_status::{self, DATA_PATH_READY},
     leader_account::account_name,
     membership_record,
@@ -196,8 +196,11 @@ fn account(snapshot: &MemberSnapshot, set: &ClusterSet) -> Option<Value> {
     let SecretState::Present(secret) = &snapshot.secret else {
         return None;
     };
-    let (_, token) = credentials(secret).ok()?;
-    Some(json!(account_name(&token, leader_namespace(set))))
+    let account = match credentials(secret).ok()?.1 {
+        Credentials::Token(token) => account_name(&token, leader_namespace(set)),
+        Credentials::Bootstrap { account, .. } => Some(account),
+    };
+    Some(json!(account))
 }
 
 /// The reason why this member is not ready, if any.

@@ -240,14 +240,14 @@ impl Deregistration {
         let found = self.secrets.get_opt(&endpoint.secret).await;
         let secret = found.map_err(|e| error_chain(&e))?;
         let secret = secret.ok_or_else(|| format!("Secret {:?} does not exist", endpoint.secret))?;
-        let (ca, token) = connection_config::credentials(&secret).map_err(|e| e.to_string())?;
+        let (ca, credentials) = connection_config::credentials(&secret).map_err(|e| e.to_string())?;
         let config = LeaderConnectionConfig {
             cluster_set: self.membership.cluster_set.clone(),
             cluster_id: self.membership.cluster_id.clone(),
             namespace: self.membership.namespace.clone(),
             server: endpoint.server,
             ca,
-            token,
+            credentials,
         };
         self.env.connect(&config).await.map_err(|e| e.to_string())
     }

@@ -3,10 +3,11 @@
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
-use mc_kube::client_with_token;
+use mc_api::names;
+use mc_kube::{SessionAccount, client_with_session_token, client_with_token};
 
 use super::leader_connection::LeaderConnectionError;
-use crate::member::connection_config::LeaderConnectionConfig;
+use crate::member::connection_config::{Credentials, LeaderConnectionConfig};
 
 /// Clock and connector of a controller; a simulation supplies its own.
 pub trait Environment: Send + Sync {
@@ -36,7 +37,19 @@ impl Environment for SystemEnvironment {
         config: &'a LeaderConnectionConfig,
     ) -> BoxFuture<'a, Result<Client, LeaderConnectionError>> {
         Box::pin(async {
-            let client = client_with_token(&config.server, &config.ca, &config.token).await;
+            let (server, ca) = (&config.server, &config.ca);
+            let client = match &config.credentials {
+                Credentials::Token(token) => client_with_token(server, ca, token).await,
+                Credentials::Bootstrap { token, account } => {
+                    let bootstrap = names::bootstrap_account(account);
+                    let account = SessionAccount {
+                        namespace: config.namespace.clone(),
+                        name: account.clone(),
+                        secret: bootstrap,
+                    };
+                    client_with_session_token(server, ca, token, &account).await
+                }
+            };
             client.map_err(|error| LeaderConnectionError::Client {
                 cause: error.to_string(),
             })

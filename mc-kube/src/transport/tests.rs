@@ -139,7 +139,7 @@ async fn client(multiplexing: Multiplexing) -> (Client, watch::Sender<()>) {
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();
-    (connect_with(config, multiplexing, SHORT).unwrap(), silence)
+    (connect_with(config, multiplexing, SHORT, None).unwrap(), silence)
 }
 
 fn unanswered() -> Request<Vec<u8>> {

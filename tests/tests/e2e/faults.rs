@@ -3,7 +3,9 @@
 //! During an outage no import is removed and traffic flows; afterwards all clusters converge to the current objects.
 
 mod leader_relocation;
+mod member_token;
 mod rollout;
+mod session_tokens;
 mod version_skew;
 
 use std::{

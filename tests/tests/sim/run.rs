@@ -10,7 +10,7 @@ use std::{
 
 use controller::{
     fence::Fence,
-    member::connection_config::LeaderConnectionConfig,
+    member::connection_config::{Credentials, LeaderConnectionConfig},
     metrics::{Metrics, Role},
     runtime::{self, env::Environment, leader_connection::LeaderConnectionError},
 };
@@ -167,7 +167,10 @@ impl Environment for SimEnvironment {
         spec: &'a LeaderConnectionConfig,
     ) -> BoxFuture<'a, Result<Client, LeaderConnectionError>> {
         let right = spec.server == LEADER_URL;
-        let client = self.client(0, Some(spec.token.clone()));
+        let token = match &spec.credentials {
+            Credentials::Token(token) | Credentials::Bootstrap { token, .. } => token.clone(),
+        };
+        let client = self.client(0, Some(token));
         Box::pin(async move {
             right.then_some(client).ok_or(LeaderConnectionError::Client {
                 cause: "no such server".to_owned(),

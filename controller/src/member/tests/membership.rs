@@ -5,7 +5,10 @@ use kube::ResourceExt;
 use mc_api::cluster_claim::ClusterClaim;
 
 use super::{
-    super::{connection_config::connection_config, not_ready_reason::NotReadyReason},
+    super::{
+        connection_config::{Credentials, connection_config},
+        not_ready_reason::NotReadyReason,
+    },
     *,
 };
 use crate::plan::{Kind, WriteOp};
@@ -139,7 +142,7 @@ fn the_cause_of_unreadiness_is_reported_with_field_and_value() {
 fn trailing_white_space_of_a_token_is_ignored() {
     let snapshot = snapshot();
     let spec = connection_config(snapshot.cluster_sets.values().next().unwrap(), &snapshot.secret).unwrap();
-    assert_eq!(spec.token, "t");
+    assert!(spec.credentials == Credentials::Token("t".to_owned()));
     let mut bad = cluster_set("set");
     bad.spec.cluster_id = "East_1".to_owned();
     let error = connection_config(&bad, &snapshot.secret).err().unwrap();
@@ -153,6 +156,33 @@ fn trailing_white_space_of_a_token_is_ignored() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn a_bootstrap_token_states_the_account_of_the_short_lived_ones() {
+    let with_account = |account: &str| {
+        let mut snapshot = snapshot();
+        let ca = "-----BEGIN CERTIFICATE-----";
+        snapshot.secret = secret(&[("ca.crt", ca), ("token", "t"), ("serviceAccount", account)]);
+        snapshot
+    };
+    let mut snapshot = with_account("member-east\n");
+    let spec = connection_config(snapshot.cluster_sets.values().next().unwrap(), &snapshot.secret).unwrap();
+    let expected = Credentials::Bootstrap {
+        token: "t".to_owned(),
+        account: "member-east".to_owned(),
+    };
+    assert!(spec.credentials == expected);
+    settle(&mut snapshot);
+    assert_eq!(stated_account(&snapshot).as_deref(), Some("member-east"));
+    for bad in ["", " ", "member_east", "a/b", "-east", &"a".repeat(244)] {
+        let error = connection_config(
+            snapshot.cluster_sets.values().next().unwrap(),
+            &with_account(bad).secret,
+        );
+        let error = error.err().unwrap().to_string();
+        assert!(error.contains("serviceAccount"), "{bad:?}: {error}");
+    }
 }
 
 #[test]
@@ -323,35 +353,30 @@ fn token(account: &str) -> String {
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
+/// The account on the announce of this member.
+fn stated_account(snapshot: &MemberSnapshot) -> Option<String> {
+    let announce = snapshot.leader.as_ref()?.announces.values().next()?;
+    announce
+        .annotations()
+        .get(names::ANNOTATION_SERVICE_ACCOUNT)
+        .cloned()
+}
+
 #[test]
 fn the_announce_names_the_account_of_the_token() {
     let with_token = |snapshot: &mut MemberSnapshot, token: &str| {
         snapshot.secret = secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", token)]);
-    };
-    let named = |snapshot: &MemberSnapshot| {
-        let announce = snapshot
-            .leader
-            .as_ref()
-            .unwrap()
-            .announces
-            .values()
-            .next()
-            .unwrap();
-        announce
-            .annotations()
-            .get("mc-gateway.io/service-account")
-            .cloned()
     };
     let mut snapshot = snapshot();
     // A new announce.
     leader(&mut snapshot).announces = ObjectMap::default();
     with_token(&mut snapshot, &token("member-east"));
     settle(&mut snapshot);
-    assert_eq!(named(&snapshot).as_deref(), Some("member-east"));
+    assert_eq!(stated_account(&snapshot).as_deref(), Some("member-east"));
     // An existing one, at once.
     with_token(&mut snapshot, &token("member-east-2"));
     settle(&mut snapshot);
-    assert_eq!(named(&snapshot).as_deref(), Some("member-east-2"));
+    assert_eq!(stated_account(&snapshot).as_deref(), Some("member-east-2"));
     // An unreadable Secret changes nothing, a token of another kind of user does.
     snapshot.secret = SecretState::Missing;
     assert!(
@@ -362,5 +387,5 @@ fn the_announce_names_the_account_of_the_token() {
     );
     with_token(&mut snapshot, "opaque");
     settle(&mut snapshot);
-    assert_eq!(named(&snapshot), None);
+    assert_eq!(stated_account(&snapshot), None);
 }

@@ -1,19 +1,18 @@
 //! Token rotation and a leader with a new API server address, during normal operation.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, TrafficFlow, export, member_condition, run, wait_all_connected,
-    wait_condition, withdraw,
+    LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, TrafficFlow, export, member_condition,
+    member_token::{ACCOUNT, SECRET, copy_to_west, create_token, west_controller_pods},
+    run, wait_all_connected, wait_condition, withdraw,
 };
 use crate::{
     clusters::{EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST, on_node},
     workload::Namespace,
 };
 
-/// West's account in the leader cluster, and its Secrets.
-const ACCOUNT: &str = "member-west";
-const SECRET: &str = "member-west-token";
+/// Another Secret of west's account.
 const NEXT_SECRET: &str = "member-west-token-next";
 /// The leader's API server, and another address in its certificate.
 const SERVER: &str = "172.30.1.254";
@@ -75,49 +74,8 @@ fn point_to(address: &str) -> Result<(), String> {
     WEST.try_kubectl(&args).map(drop)
 }
 
-/// Creates a token of west's account and waits for it.
-fn create_token(secret: &str) -> Value {
-    LEADER.apply(
-        &json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
-            "metadata": {
-                "name": secret, "namespace": LEADER_NAMESPACE,
-                "annotations": { "kubernetes.io/service-account.name": ACCOUNT },
-            },
-        })
-        .to_string(),
-    );
-    LEADER.wait_for("a token", SHORT_TIMEOUT, || {
-        let made = LEADER.get(LEADER_NAMESPACE, "secret", secret).unwrap_or_default();
-        match made["data"]["token"] {
-            Value::String(_) => Ok(made["data"].clone()),
-            _ => Err("no token".to_owned()),
-        }
-    })
-}
-
-/// Copies a token to west, as in the guide.
-fn copy_token(data: &Value) {
-    let copy = json!({
-        "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
-        "metadata": { "name": SECRET, "namespace": MEMBER_NAMESPACE },
-    });
-    WEST.apply(&copy.to_string());
-}
-
 fn revoke(secret: &str) {
     LEADER.kubectl(&["delete", "secret", secret, "-n", LEADER_NAMESPACE]);
-}
-
-/// UID and restart count of west's controller Pods.
-fn controller_pods() -> Vec<String> {
-    let pods = WEST.list(MEMBER_NAMESPACE, "pods", "component=antrea-mc-controller");
-    pods.iter()
-        .map(|pod| {
-            let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
-            format!("{} {restarts}", pod["metadata"]["uid"])
-        })
-        .collect()
 }
 
 #[test]
@@ -125,14 +83,14 @@ fn a_token_can_be_rotated_and_revoked_while_the_member_works() {
     let mut flow = TrafficFlow::start("e2e-token");
     let (first, late) = ("e2e-token-first", "e2e-token-late");
     let [first, late] = [first, late].map(Namespace::create);
-    let controller = controller_pods();
-    copy_token(&create_token(NEXT_SECRET));
+    let controller = west_controller_pods();
+    copy_to_west(&create_token(NEXT_SECRET, ACCOUNT), None);
     revoke(SECRET);
     export(&first, WEST);
     first.wait_imported(EAST, 1);
     flow.assert_undisturbed();
     // In the other order the member is disconnected for a while and loses nothing.
-    let back = create_token(SECRET);
+    let back = create_token(SECRET, ACCOUNT);
     revoke(NEXT_SECRET);
     export(&late, WEST);
     WEST.wait_for("west without access", SHORT_TIMEOUT, || {
@@ -142,10 +100,10 @@ fn a_token_can_be_rotated_and_revoked_while_the_member_works() {
         }
     });
     flow.assert_undisturbed();
-    copy_token(&back);
+    copy_to_west(&back, None);
     late.wait_imported(EAST, 1);
     wait_all_connected();
-    assert_eq!(controller_pods(), controller, "no controller was restarted");
+    assert_eq!(west_controller_pods(), controller, "no controller was restarted");
     withdraw(&first, WEST);
     withdraw(&late, WEST);
     flow.finish();
@@ -155,7 +113,7 @@ fn a_token_can_be_rotated_and_revoked_while_the_member_works() {
 fn a_member_follows_its_leader_to_another_address() {
     let mut flow = TrafficFlow::start("e2e-moved");
     let late = Namespace::create("e2e-moved-late");
-    let controller = controller_pods();
+    let controller = west_controller_pods();
     let relocated = RelocatedLeader::away();
     wait_condition("west", LONG_TIMEOUT, "False Disconnected", || {
         member_condition(WEST)
@@ -168,7 +126,7 @@ fn a_member_follows_its_leader_to_another_address() {
     flow.assert_undisturbed();
     drop(relocated);
     wait_all_connected();
-    assert_eq!(controller_pods(), controller, "no controller was restarted");
+    assert_eq!(west_controller_pods(), controller, "no controller was restarted");
     withdraw(&late, WEST);
     flow.finish();
 }

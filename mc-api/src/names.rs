@@ -87,6 +87,9 @@ pub const ANNOTATION_MAX_BYTES: &str = "mc-gateway.io/max-bytes";
 pub const ANNOTATION_SERVICE_ACCOUNT: &str = "mc-gateway.io/service-account";
 /// Superset, on a `MemberClusterAnnounce`: the UID of the Namespace [`SYSTEM_NAMESPACE`] of the cluster that writes it.
 pub const ANNOTATION_CLUSTER_UID: &str = "mc-gateway.io/cluster-uid";
+/// Superset, on a `MemberClusterAnnounce`: the random name of the run of a controller that writes
+/// it, and the time in nanoseconds, separated by a slash.
+pub const ANNOTATION_INSTANCE: &str = "mc-gateway.io/controller-instance";
 /// Superset, on a `MemberClusterAnnounce`, written by the leader: the `ServiceAccount` that is bound to its cluster.
 pub const ANNOTATION_BOUND_ACCOUNT: &str = "mc-gateway.io/bound-account";
 /// Superset, in the leader cluster. On the `ConfigMap` [`SERVICE_ACCOUNT_BINDINGS`]: `accountBinding` of the leader's
@@ -164,9 +167,6 @@ pub fn member_announce(cluster_id: &str) -> String {
     format!("member-announce-from-{cluster_id}")
 }
 
-/// The finalizer on the `MemberClusterAnnounce` of a cluster.
-#[must_use]
-pub fn member_announce_finalizer(cluster_id: &str) -> String {
 /// The `ServiceAccount` that may request short-lived tokens of `account`, and the Secret that they are bound to
 /// (deploy/base/leader/admission.yaml).
 #[must_use]
@@ -174,6 +174,9 @@ pub fn bootstrap_account(account: &str) -> String {
     format!("{account}-bootstrap")
 }
 
+/// The finalizer on the `MemberClusterAnnounce` of a cluster.
+#[must_use]
+pub fn member_announce_finalizer(cluster_id: &str) -> String {
     format!("memberclusterannounce.finalizer.antrea.io/{cluster_id}")
 }
 

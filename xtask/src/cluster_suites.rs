@@ -68,6 +68,7 @@ pub(crate) fn run(suite: ClusterSuite, long: bool, summary: &mut TestSummary) ->
             "MC_XTASK",
             std::env::current_exe().context("this program's path")?,
         )
+        .env("MC_CONTROLLER", programs.path("mc-controller"))
         .env("MC_LONG", if long { "1" } else { "0" })
         .args(["--", "--test-threads=1", "--nocapture", "--format=pretty"])
         .args(suite.modules.iter().map(|module| format!("{module}::")));

@@ -1,30 +1,50 @@
 //! A copy of a member: a cluster that was restored from a backup elsewhere has the ID and the token of the original.
 //!
 //! Pure. The announce in the leader cluster carries the UID of the Namespace `kube-system` of the cluster that writes
-//! it, which a backup of objects does not restore. Guarantee: while the heartbeats there are those of another cluster,
-//! this one writes nothing to the leader, deregisters nothing and keeps its imports. A copy of etcd has the same UID
-//! and is not recognised.
-
-use std::time::Duration;
+//! it, which a backup of objects does not restore. A copy of etcd has the same UID and is recognised by the instance of
+//! its controller ([`super::instance`]). Guarantee: while the heartbeats there are those of another cluster, this one
+//! writes nothing to the leader, deregisters nothing and keeps its imports.
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use mc_api::{cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce, names};
 
-use super::announce::announce;
+use super::{
+    announce::announce,
+    instance::{self, TAKEOVER_DELAY},
+};
 use crate::snapshot::{MemberSnapshot, RemoteObjects, get};
-
-/// The time without a heartbeat of the other cluster after which this one takes its place, by this cluster's monotonic
-/// clock: six heartbeat periods. A cluster that is built anew waits as long.
-pub const TAKEOVER_DELAY: Duration = Duration::from_mins(1);
 
 /// Another cluster with the ID of this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OtherCluster {
-    /// The UID of its Namespace `kube-system`.
-    pub uid: String,
+    /// How it is known.
+    pub mark: ForeignMark,
     /// The time until this cluster takes its place, if no heartbeat follows.
     pub remaining: SignedDuration,
+}
+
+/// The difference between the announces of two clusters with one ID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForeignMark {
+    /// Another UID.
+    #[error("with UID {0:?} of its Namespace kube-system: one of both is a copy")]
+    Uid(String),
+    /// The same UID.
+    #[error(
+        "with the same UID of its Namespace kube-system and another controller ({0:?}): one of both is a copy of its \
+         etcd, or this cluster has two member controllers"
+    )]
+    Instance(String),
+}
+
+/// The marks by which a cluster distinguishes its announce from that of another one with its ID.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterIdentity {
+    /// The UID of its Namespace `kube-system`.
+    pub uid: Option<String>,
+    /// The instance of a controller elsewhere.
+    pub other_instance: Option<String>,
 }
 
 /// The UID of this cluster's Namespace `kube-system`.
@@ -34,8 +54,7 @@ pub fn own_uid(snapshot: &MemberSnapshot) -> Option<String> {
 }
 
 /// The UID in an announce, if it is not this one.
-#[must_use]
-pub fn foreign_uid<'a>(announce: &'a MemberClusterAnnounce, own: Option<&str>) -> Option<&'a str> {
+fn foreign_uid<'a>(announce: &'a MemberClusterAnnounce, own: Option<&str>) -> Option<&'a str> {
     let uid = announce.annotations().get(names::ANNOTATION_CLUSTER_UID)?;
     Some(uid.as_str()).filter(|uid| own.is_some_and(|own| own != *uid))
 }
@@ -47,11 +66,26 @@ pub(super) fn other_cluster(
     set: &ClusterSet,
 ) -> Option<OtherCluster> {
     let own = own_uid(snapshot);
-    let uid = foreign_uid(announce(leader, set)?, own.as_deref())?;
+    let uid = foreign_uid(announce(leader, set)?, own.as_deref());
+    let mark = uid
+        .map(|uid| ForeignMark::Uid(uid.to_owned()))
+        .or_else(|| snapshot.instance.other.clone().map(ForeignMark::Instance))?;
     let remaining = TAKEOVER_DELAY.checked_sub(snapshot.announce_unchanged_for)?;
     let remaining = SignedDuration::try_from(remaining).ok()?;
-    remaining.is_positive().then(|| OtherCluster {
-        uid: uid.to_owned(),
-        remaining,
-    })
+    remaining
+        .is_positive()
+        .then_some(OtherCluster { mark, remaining })
+}
+
+// === impl ClusterIdentity ===
+
+impl ClusterIdentity {
+    /// Whether an announce with the ID of this cluster is not that of another one.
+    #[must_use]
+    pub fn owns(&self, announce: &MemberClusterAnnounce) -> bool {
+        let statement = announce.annotations().get(names::ANNOTATION_INSTANCE);
+        let other = self.other_instance.as_ref().zip(statement);
+        let is_foreign = other.is_some_and(|(other, statement)| instance::is_of(statement, other));
+        !is_foreign && foreign_uid(announce, self.uid.as_deref()).is_none()
+    }
 }

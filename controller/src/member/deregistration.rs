@@ -8,7 +8,7 @@ use mc_api::{
 };
 
 use super::{
-    cluster_copy,
+    cluster_copy::ClusterIdentity,
     membership_record::{LeaderEndpoint, MembershipRecord},
 };
 use crate::{
@@ -36,15 +36,13 @@ pub fn ended<'a>(
         .filter(move |(membership, _)| membership.has_ended(set))
 }
 
-/// The deletions that deregister `membership` of the cluster with the UID `own_uid`; empty once the leader has nothing
-/// of it.
-pub fn plan(membership: &Membership, own_uid: Option<&str>, objects: &FormerMemberObjects) -> Plan {
+/// The deletions that deregister `membership` of the cluster `own`; empty once the leader has nothing of it.
+pub fn plan(membership: &Membership, own: &ClusterIdentity, objects: &FormerMemberObjects) -> Plan {
     let mut plan = Plan::default();
     if let Some(announce) = &objects.announce {
-        // An announce of another set belongs to another membership of this cluster, and one with another UID to a
-        // cluster of which this one is a copy.
-        let is_own = cluster_copy::foreign_uid(announce, own_uid).is_none();
-        if is_own && announce.cluster_set_id == membership.cluster_set {
+        // An announce of another set belongs to another membership of this cluster, and a foreign one to a cluster of
+        // which this one is a copy.
+        if own.owns(announce) && announce.cluster_set_id == membership.cluster_set {
             plan.delete(ApiServer::Leader, announce);
         }
         return plan;
@@ -90,7 +88,7 @@ mod tests {
     }
 
     fn deleted(objects: &FormerMemberObjects) -> Vec<String> {
-        let plan = plan(&membership(), None, objects);
+        let plan = plan(&membership(), &ClusterIdentity::default(), objects);
         plan.writes.iter().map(|a| a.target.name.clone()).collect()
     }
 
@@ -129,8 +127,31 @@ mod tests {
             exports: vec![],
         };
         for (own_uid, deletions) in [(Some("copy"), 0), (Some("original"), 1), (None, 1)] {
-            let plan = plan(&membership(), own_uid, &objects);
+            let own = ClusterIdentity {
+                uid: own_uid.map(str::to_owned),
+                other_instance: None,
+            };
+            let plan = plan(&membership(), &own, &objects);
             assert_eq!(plan.writes.len(), deletions, "{own_uid:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_of_etcd_deregisters_nothing_of_its_original() {
+        let mut original = announce("set");
+        let annotation = (names::ANNOTATION_INSTANCE.to_owned(), "a".to_owned());
+        original.metadata.annotations = Some([annotation].into());
+        let objects = FormerMemberObjects {
+            announce: Some(original),
+            exports: vec![],
+        };
+        for (other_instance, deletions) in [(Some("a"), 0), (Some("b"), 1), (None, 1)] {
+            let own = ClusterIdentity {
+                uid: None,
+                other_instance: other_instance.map(str::to_owned),
+            };
+            let plan = plan(&membership(), &own, &objects);
+            assert_eq!(plan.writes.len(), deletions, "{other_instance:?}");
         }
     }
 }

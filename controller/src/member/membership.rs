@@ -15,6 +15,7 @@ use super::{
     cluster_copy::{other_cluster, own_uid},
     connection_config::{Credentials, connection_config, credentials},
     data_path_status::{self, DATA_PATH_READY},
+    instance,
     leader_account::account_name,
     membership_record,
     not_ready_reason::NotReadyReason,
@@ -152,6 +153,8 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
         if let Some(uid) = own_uid(snapshot) {
             annotations.insert(names::ANNOTATION_CLUSTER_UID.to_owned(), uid);
         }
+        let statement = instance::statement(&snapshot.instance, snapshot.now);
+        annotations.insert(names::ANNOTATION_INSTANCE.to_owned(), statement);
         return plan.create(ApiServer::Leader, &new);
     };
     if old.metadata.deletion_timestamp.is_some() {
@@ -163,6 +166,7 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
         }
         return;
     }
+    instance::requeue(snapshot, snapshot.instance.writes_in, plan);
     // IDs are immutable: this is the announce of an earlier membership.
     if old.cluster_set_id != set.name_any() || old.leader_cluster_id != leader_id {
         return plan.delete(ApiServer::Leader, old);
@@ -175,16 +179,22 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
     let changed_account = account(snapshot, set).filter(|account| *account != stated);
     let known_uid = old.annotations().get(names::ANNOTATION_CLUSTER_UID);
     let changed_uid = own_uid(snapshot).filter(|uid| known_uid != Some(uid));
-    match due.filter(|_| changed_account.is_none() && changed_uid.is_none()) {
+    let statement = old.annotations().get(names::ANNOTATION_INSTANCE);
+    let is_own = statement.is_some_and(|statement| instance::is_of(statement, &snapshot.instance.own));
+    match due.filter(|_| changed_account.is_none() && changed_uid.is_none() && is_own) {
         Some(due) if due.duration_since(snapshot.now) <= HEARTBEAT_PERIOD => plan.requeue_at(due),
         // No heartbeat, an overdue one, or a time in the future after a clock was set back.
         _ => {
-            let annotations: serde_json::Map<_, _> = [(names::ANNOTATION_TOUCH_TS, json!(now))]
-                .into_iter()
-                .chain(changed_account.map(|account| (names::ANNOTATION_SERVICE_ACCOUNT, account)))
-                .chain(changed_uid.map(|uid| (names::ANNOTATION_CLUSTER_UID, json!(uid))))
-                .map(|(key, value)| (key.to_owned(), value))
-                .collect();
+            let statement = json!(instance::statement(&snapshot.instance, snapshot.now));
+            let annotations: serde_json::Map<_, _> = [
+                (names::ANNOTATION_TOUCH_TS, json!(now)),
+                (names::ANNOTATION_INSTANCE, statement),
+            ]
+            .into_iter()
+            .chain(changed_account.map(|account| (names::ANNOTATION_SERVICE_ACCOUNT, account)))
+            .chain(changed_uid.map(|uid| (names::ANNOTATION_CLUSTER_UID, json!(uid))))
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect();
             let touch = json!({ "metadata": { "annotations": annotations } });
             plan.merge(ApiServer::Leader, old, touch);
         }
@@ -231,7 +241,7 @@ pub fn not_ready_reason(snapshot: &MemberSnapshot, set: &ClusterSet) -> Option<N
     if let Some(other) = other_cluster(snapshot, leader, set) {
         return Some(NotReadyReason::ClonedCluster {
             cluster_id: set.spec.cluster_id.clone(),
-            uid: other.uid,
+            mark: other.mark,
         });
     }
     match acceptance(leader, set) {

@@ -27,6 +27,7 @@ mod imported_endpoints;
 mod imported_objects;
 pub mod imported_service;
 pub mod imports;
+pub mod instance;
 pub mod ip_families;
 pub mod label_identities;
 mod leader_account;
@@ -117,12 +118,19 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     plan
 }
 
+/// Whether exports and imports are planned.
+#[must_use]
+pub fn is_active(snapshot: &MemberSnapshot) -> bool {
+    membership::active_cluster_set(snapshot).is_some_and(|set| active_membership(snapshot, set).is_some())
+}
+
 /// The membership, if the leader has accepted it, its lists are complete, and no other cluster has its ID.
 fn active_membership<'a>(snapshot: &'a MemberSnapshot, set: &'a ClusterSet) -> Option<ActiveMembership<'a>> {
     let leader = snapshot.leader.as_ref().filter(|l| l.synced)?;
     let accepted = membership::acceptance(leader, set) == membership::Acceptance::Accepted;
     let is_copy = cluster_copy::other_cluster(snapshot, leader, set).is_some();
-    (accepted && !is_copy).then_some(ActiveMembership {
+    let is_waiting = snapshot.instance.writes_in.is_some();
+    (accepted && !is_copy && !is_waiting).then_some(ActiveMembership {
         cluster_id: &set.spec.cluster_id,
         leader_namespace: membership::leader_namespace(set),
         leader,

@@ -1,5 +1,6 @@
 //! The reason why a member is not ready.
 
+use super::cluster_copy::ForeignMark;
 use crate::cluster_id::ClusterIdError;
 
 /// The reason why a member is not ready.
@@ -58,14 +59,13 @@ pub enum NotReadyReason {
     },
     /// Another cluster uses the ID of this one.
     #[error(
-        "spec.clusterID: {cluster_id:?} is in use by another cluster, with UID {uid:?} of its Namespace kube-system: one \
-         of both is a copy; imports are kept, nothing is exported"
+        "spec.clusterID: {cluster_id:?} is in use by another cluster, {mark}; imports are kept, nothing is exported"
     )]
     ClonedCluster {
         /// The ID.
         cluster_id: String,
-        /// The UID of the other cluster's Namespace `kube-system`.
-        uid: String,
+        /// How the other cluster is known.
+        mark: ForeignMark,
     },
     /// The leader's controller has not processed the announce yet.
     #[error("the leader has not accepted this cluster yet")]

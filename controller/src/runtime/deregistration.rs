@@ -27,6 +27,7 @@ use super::{
 use crate::{
     fence::Fence,
     member::{
+        cluster_copy::ClusterIdentity,
         connection_config::{self, LeaderConnectionConfig},
         deregistration::{self, FormerMemberObjects},
         membership_record::LeaderEndpoint,
@@ -60,8 +61,8 @@ enum CleanupResult {
 pub struct Deregistrations {
     fence: Fence,
     changed: Arc<Notify>,
-    /// The UID of this cluster's Namespace `kube-system`.
-    own_uid: Option<String>,
+    /// The marks of this cluster's announce.
+    own: ClusterIdentity,
     tasks: BTreeMap<Membership, DeregistrationTask>,
 }
 
@@ -78,8 +79,8 @@ struct Deregistration {
     /// The client of the last connection; its token may have been revoked.
     last_client: Option<Client>,
     secrets: Api<Secret>,
-    /// The UID of this cluster's Namespace `kube-system`.
-    own_uid: Option<String>,
+    /// The marks of this cluster's announce.
+    own: ClusterIdentity,
     env: Arc<dyn Environment>,
     fence: Fence,
 }
@@ -93,14 +94,14 @@ impl Deregistrations {
         Self {
             fence,
             changed,
-            own_uid: None,
+            own: ClusterIdentity::default(),
             tasks: BTreeMap::new(),
         }
     }
 
-    /// Sets the UID of this cluster's Namespace `kube-system`, for deregistrations that start from now on.
-    pub fn set_own_uid(&mut self, uid: Option<String>) {
-        self.own_uid = uid;
+    /// Sets the marks of this cluster's announce, for deregistrations that start from now on.
+    pub fn set_identity(&mut self, own: ClusterIdentity) {
+        self.own = own;
     }
 
     /// Starts or continues a deregistration with the current credentials of the endpoint's Secret, one of `secrets`;
@@ -128,7 +129,7 @@ impl Deregistrations {
             endpoint: endpoint.clone(),
             last_client,
             secrets,
-            own_uid: self.own_uid.clone(),
+            own: self.own.clone(),
             env: env.clone(),
             fence: self.fence.clone(),
         };
@@ -210,7 +211,7 @@ impl Deregistration {
         };
         let no_answer = |_| Err(format!("no answer within {} s", READ_TIMEOUT.as_secs()));
         let (client, objects) = timeout(READ_TIMEOUT, read).await.unwrap_or_else(no_answer)?;
-        let plan = deregistration::plan(&self.membership, self.own_uid.as_deref(), &objects);
+        let plan = deregistration::plan(&self.membership, &self.own, &objects);
         if plan.writes.is_empty() {
             return Ok(CleanupResult::Clean);
         }

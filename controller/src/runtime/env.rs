@@ -14,6 +14,9 @@ pub trait Environment: Send + Sync {
     /// The time of day.
     fn now(&self) -> Timestamp;
 
+    /// A random name for a run of a controller.
+    fn instance(&self) -> String;
+
     /// Builds a client of the leader's API server; an unreachable server is no error here.
     fn connect<'a>(
         &'a self,
@@ -30,6 +33,12 @@ pub struct SystemEnvironment;
 impl Environment for SystemEnvironment {
     fn now(&self) -> Timestamp {
         Timestamp::now()
+    }
+
+    fn instance(&self) -> String {
+        // Without a source of random numbers two runs may share the name, which disables the detection of copies.
+        let number = getrandom::u64().unwrap_or_default();
+        format!("{number:016x}")
     }
 
     fn connect<'a>(

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use kube::{Api, Client};
-use mc_api::{cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce};
+use mc_api::{cluster_set::ClusterSet, config::Config};
 use mc_kube::{AbortOnDrop, WatchContext};
 use tokio::{
     sync::Notify,
@@ -31,7 +31,11 @@ use crate::{
     fence::Fence,
     issue_code::IssueCode,
     member::{
-        self, address_groups, announce, cluster_copy, connection_config, deregistration, membership,
+        self, address_groups, announce,
+        cluster_copy::{self, ClusterIdentity},
+        connection_config, deregistration,
+        instance::InstanceTracker,
+        membership,
         membership_record::MembershipRecord,
         unreadable_imports,
         without_cluster_set::{self, MembershipPhase},
@@ -39,7 +43,8 @@ use crate::{
     metrics::{Metrics, ObjectGauges, object_gauges::MemberGauges},
     plan::{ApiServer, ObjectRef, Plan},
     snapshot::{
-        DeregistrationState, LeaderConnectionState, MemberSnapshot, Membership, SecretState, StatusTimes,
+        DeregistrationState, Instance, LeaderConnectionState, MemberSnapshot, Membership, SecretState,
+        StatusTimes,
     },
 };
 
@@ -67,6 +72,8 @@ struct Member {
     /// The watch of the addresses of Pods, while agents need them.
     pod_addresses: Option<(PodAddressWatch, AbortOnDrop)>,
     status_times: StatusTimes,
+    /// The instance of this run, by the time since its start.
+    instance: (InstanceTracker, Instant),
     /// The heartbeat in this cluster's announce, and the time of its change.
     heartbeat_seen: Option<(String, Instant)>,
     metrics: Arc<Metrics>,
@@ -201,6 +208,7 @@ impl Member {
             stores: MemberStores::watch(&context, &namespace, &config),
             context,
             deregistrations: Deregistrations::new(fence.clone(), changed),
+            instance: (InstanceTracker::new(env.instance()), Instant::now()),
             pod_addresses: None,
             fence,
             env,
@@ -257,6 +265,7 @@ impl Member {
             self.connect_error = None;
             if let Some(connection) = self.connection.take() {
                 self.closed.push(connection.close());
+                self.start_instance();
                 self.metrics.remote.reset();
             }
             return;
@@ -273,6 +282,7 @@ impl Member {
                 info!(server = config.server, "leader or token changed, reconnecting");
             } else {
                 self.closed.push(old.close());
+                self.start_instance();
             }
         }
         match self.env.connect(&config).await {
@@ -291,6 +301,11 @@ impl Member {
         }
     }
 
+    /// Starts an instance for another membership, without the rights of the former one.
+    fn start_instance(&mut self) {
+        self.instance = (InstanceTracker::new(self.env.instance()), Instant::now());
+    }
+
     /// Starts the deregistrations of ended memberships, those that ended before this process started included, and
     /// drops the deregistrations of resumed ones.
     fn sync_deregistrations(&mut self, snapshot: &MemberSnapshot) {
@@ -299,7 +314,10 @@ impl Member {
         }
         let set = membership::active_cluster_set(snapshot);
         let record = MembershipRecord::from_snapshot(snapshot);
-        self.deregistrations.set_own_uid(cluster_copy::own_uid(snapshot));
+        self.deregistrations.set_identity(ClusterIdentity {
+            uid: cluster_copy::own_uid(snapshot),
+            other_instance: snapshot.instance.other.clone(),
+        });
         self.deregistrations.retain(|membership| {
             let state = snapshot.deregistrations.get(membership);
             let is_confirmed = state == Some(&DeregistrationState::Confirmed);
@@ -350,6 +368,10 @@ impl Member {
         snapshot.persistent_failures = persistent_failures;
         let start = Instant::now();
         let mut plan = member::plan(&snapshot);
+        if member::is_active(&snapshot) {
+            let (tracker, start) = &mut self.instance;
+            tracker.hold_deletions(&snapshot, &mut plan, start.elapsed());
+        }
         if let Some(error) = &self.cidr_discovery.error {
             plan.issue(IssueCode::ServiceCidrUnknown, "serviceCIDR", error.as_str());
         }
@@ -403,14 +425,17 @@ impl Member {
             secret: self.secret_state(),
             connection,
             announce_unchanged_for: Duration::ZERO,
+            instance: Instance::default(),
             leader: self.connection.as_mut().map(|c| c.remote_objects(now)),
         };
-        snapshot.announce_unchanged_for = self.announce_unchanged_for(&snapshot);
+        self.read_announce(&mut snapshot);
+        let (tracker, start) = &self.instance;
+        snapshot.instance = tracker.instance(start.elapsed());
         snapshot
     }
 
-    /// The time since the last heartbeat in this cluster's announce.
-    fn announce_unchanged_for(&mut self, snapshot: &MemberSnapshot) -> Duration {
+    /// Sets the time since the last heartbeat in this cluster's announce, and compares its instance with this run.
+    fn read_announce(&mut self, snapshot: &mut MemberSnapshot) {
         let is_connected = snapshot.connection == LeaderConnectionState::Up;
         let leader = snapshot
             .leader
@@ -420,18 +445,21 @@ impl Member {
         let announce = leader
             .zip(set)
             .and_then(|(leader, set)| announce::announce(leader, set));
-        let Some(heartbeat) = announce.map(MemberClusterAnnounce::heartbeat) else {
+        let Some(announce) = announce else {
             self.heartbeat_seen = None;
-            return Duration::ZERO;
+            return;
         };
-        let now = Instant::now();
-        match &self.heartbeat_seen {
+        let (heartbeat, now) = (announce.heartbeat(), Instant::now());
+        let unchanged_for = match &self.heartbeat_seen {
             Some((known, since)) if *known == heartbeat => now.saturating_duration_since(*since),
             _ => {
                 self.heartbeat_seen = Some((heartbeat.to_owned(), now));
                 Duration::ZERO
             }
-        }
+        };
+        let (tracker, start) = &mut self.instance;
+        tracker.update(announce, unchanged_for, start.elapsed());
+        snapshot.announce_unchanged_for = unchanged_for;
     }
 
     fn next_requeue(&self) -> Option<Instant> {

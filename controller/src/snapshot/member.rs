@@ -32,7 +32,7 @@ use mc_api::{
 };
 use mc_kube::{NamespacedName, ObjectMap, OptionalKind};
 
-use super::{DeregistrationState, Membership, PodAddresses, PodLabelCounts, StatusTimes};
+use super::{DeregistrationState, Instance, Membership, PodAddresses, PodLabelCounts, StatusTimes};
 use crate::plan::ObjectRef;
 
 /// The input of a member's plan; the local lists are complete.
@@ -107,6 +107,8 @@ pub struct MemberSnapshot {
     /// The time for which this cluster's announce in the leader cluster has been the same, by the monotonic clock: zero
     /// without a connection, and since it was made.
     pub announce_unchanged_for: Duration,
+    /// The instance of this run of the controller.
+    pub instance: Instance,
     /// The leader's objects, as last seen; kept while the leader is unreachable.
     pub leader: Option<RemoteObjects>,
 }

@@ -1,5 +1,7 @@
 //! Identity and end of a membership.
 
+use std::time::Duration;
+
 use kube::ResourceExt;
 use mc_api::{cluster_set::ClusterSet, names};
 
@@ -62,4 +64,17 @@ impl Membership {
     pub fn has_ended(&self, set: Option<&ClusterSet>) -> bool {
         !set.is_some_and(|set| self.may_match(set))
     }
+}
+
+/// The instance of this run of a member controller ([`crate::member::instance`]), and its rights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instance {
+    /// Its random name.
+    pub own: String,
+    /// The instance of a run elsewhere, to which this one yields.
+    pub other: Option<String>,
+    /// The time until this run may write more than heartbeats, if the instance remains undisputed.
+    pub writes_in: Option<Duration>,
+    /// The same for deletions of exports.
+    pub deletes_in: Option<Duration>,
 }

@@ -42,6 +42,7 @@ mod policies;
 mod policy_actions;
 mod reachability;
 mod replaced_cluster_set;
+mod second_controller;
 mod selected_identities;
 mod services;
 mod specs;

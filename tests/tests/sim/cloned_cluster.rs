@@ -1,14 +1,16 @@
 //! A cluster that is restored from a backup elsewhere, with the ID and the ClusterSet of its original: the objects of
-//! the original remain, while the copy runs and after it has left.
+//! the original remain, while the copy runs and after it has left. A copy of its etcd is known by its writes only.
 
 use std::time::Duration;
 
+use controller::member::instance::SETTLING_TIME;
 use mc_api::names;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     invariants::{antrea, core},
     kept_objects::{uid, wait_all},
+    run::wake_watches,
     simulation::{LEADER_NAMESPACE, SharedSimulation, Simulation},
 };
 
@@ -24,21 +26,41 @@ const TOGETHER: Duration = Duration::from_secs(150);
 /// Time after the copy has left; longer than the confirmation of a deregistration.
 const AFTERWARDS: Duration = Duration::from_mins(1);
 
+/// The source of the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backup {
+    /// Its objects, with other UIDs.
+    Objects,
+    /// Its etcd.
+    Etcd,
+}
+
 /// Starts and stops the copy; a changed UID, or an export of the copy, is a violation.
-pub(crate) async fn run(world: &SharedSimulation) {
+pub(crate) async fn run(world: &SharedSimulation, backup: Backup) {
     {
         let mut world = world.lock();
         world.put_service(ORIGINAL, NAMESPACE, NAME, 0, 1);
         world.set_export(ORIGINAL, NAMESPACE, NAME, true);
     }
     let before = wait_all(world, uids).await;
+    // The original is established.
+    sleep(SETTLING_TIME + Duration::from_secs(1)).await;
     {
         let mut world = world.lock();
         let id = world.clusters[ORIGINAL].id.clone();
         world.clusters[COPY].id.clone_from(&id);
+        match backup {
+            Backup::Objects => world.join(COPY, &id),
+            Backup::Etcd => {
+                let etcd = world.clusters[ORIGINAL].store.clone();
+                world.clusters[COPY].store.restore(&etcd);
+                world.clusters[COPY].epoch += 1;
+                wake_watches(&mut world, COPY);
+                world.set_export(COPY, NAMESPACE, NAME, false);
+            }
+        }
         world.put_service(COPY, NAMESPACE, OF_COPY, 0, 1);
         world.set_export(COPY, NAMESPACE, OF_COPY, true);
-        world.join(COPY, &id);
     }
     observe(world, &before, TOGETHER).await;
     {

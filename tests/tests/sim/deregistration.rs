@@ -54,6 +54,10 @@ impl FakeServers {
 }
 
 impl Environment for FakeServers {
+    fn instance(&self) -> String {
+        "deregistration".to_owned()
+    }
+
     fn now(&self) -> Timestamp {
         Timestamp::UNIX_EPOCH
     }

@@ -45,6 +45,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cloned_cluster::Backup;
 use mc_test_kit::fake_apiserver::resources::Scheme;
 use run::{Outcome, PROMISED_CONVERGENCE, Plan, Scenario, run};
 use simulation::{Counts, Crash};
@@ -196,11 +197,29 @@ fn an_empty_leader_removes_no_imports() {
 fn a_copy_of_a_cluster_changes_nothing() {
     let outcome = run(
         1,
-        Plan::Fixed(Scenario::ClonedCluster, None),
+        Plan::Fixed(Scenario::ClonedCluster(Backup::Objects), None),
         &Arc::new(Scheme::new()),
         false,
     );
     assert!(outcome.failures.is_empty(), "{:#?}", outcome.failures);
+}
+
+/// The same for a cluster whose etcd was copied.
+#[test]
+fn a_copy_of_etcd_changes_nothing() {
+    for seed in 1..=20 {
+        let outcome = run(
+            seed,
+            Plan::Fixed(Scenario::ClonedCluster(Backup::Etcd), None),
+            &Arc::new(Scheme::new()),
+            false,
+        );
+        assert!(
+            outcome.failures.is_empty(),
+            "seed {seed}: {:#?}",
+            outcome.failures
+        );
+    }
 }
 
 /// Crashes each controller before and after each of its writes, in each scenario.

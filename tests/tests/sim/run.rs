@@ -32,7 +32,8 @@ use tokio::{
 };
 
 use crate::{
-    cloned_cluster, empty_leader, expected_state,
+    cloned_cluster::{self, Backup},
+    empty_leader, expected_state,
     invariants::{antrea, core, wanted_cluster_id},
     pod_restart, replaced_cluster_set,
     simulation::{
@@ -123,7 +124,7 @@ pub(crate) enum Scenario {
     /// The leader loses its objects while the exporter of many Services is cut off.
     EmptyLeader,
     /// A copy of a member runs beside it.
-    ClonedCluster,
+    ClonedCluster(Backup),
     /// Two clusters have Pods with one label; one after the other withdraws it, and one returns.
     Identities,
 }
@@ -160,6 +161,10 @@ impl SimEnvironment {
 impl Environment for SimEnvironment {
     fn now(&self) -> Timestamp {
         self.world.lock().now(self.cluster())
+    }
+
+    fn instance(&self) -> String {
+        format!("{:?}-{}", self.actor, self.incarnation)
     }
 
     fn connect<'a>(
@@ -263,7 +268,7 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
     let mut rng = Rng::new(seed);
     let members = match plan {
         Plan::Random => 2 + rng.index(3),
-        Plan::Fixed(Scenario::ClonedCluster, _) => 3,
+        Plan::Fixed(Scenario::ClonedCluster(_), _) => 3,
         Plan::Fixed(..) => 2,
     };
     let mut world = Simulation::new(rng, &IDS[..members], kinds, talk);
@@ -466,7 +471,7 @@ pub(crate) fn restore_leader(world: &mut Simulation, old: &Store) {
 }
 
 /// Wakes all watches of a server, whose connections are broken.
-fn wake_watches(world: &mut Simulation, server: usize) {
+pub(crate) fn wake_watches(world: &mut Simulation, server: usize) {
     let store = &mut world.clusters[server].store;
     for resource in store.resources() {
         store.notify(&resource).notify_waiters();
@@ -534,7 +539,7 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
             wait(20).await;
         }
         Scenario::PodRestart => pod_restart::run(world).await,
-        Scenario::ClonedCluster => cloned_cluster::run(world).await,
+        Scenario::ClonedCluster(backup) => cloned_cluster::run(world, backup).await,
         Scenario::EmptyLeader => empty_leader::run(world).await,
         Scenario::ReplacedClusterSet => replaced_cluster_set::run(world).await,
         Scenario::Identities => {

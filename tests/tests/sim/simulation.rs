@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use controller::member::instance::SETTLING_TIME;
 use jiff::{SignedDuration, Timestamp};
 use mc_api::config::Config;
 use mc_test_kit::fake_apiserver::{
@@ -270,6 +271,10 @@ impl Simulation {
         if let Some(life) = self.processes.get_mut(&actor) {
             life.incarnation += 1;
             life.ended.notify_waiters();
+        }
+        // The next run deletes no export before.
+        if matches!(actor, Actor::Member(_)) {
+            self.grant_grace(SETTLING_TIME);
         }
     }
 

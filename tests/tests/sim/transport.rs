@@ -182,8 +182,11 @@ impl Transport {
     fn at_server(&self, request: &ApiRequest) -> AfterServer {
         let mut world = self.world.lock();
         if let Some(token) = &self.token {
-            let whose = world.clusters[self.server].tokens.get(token);
-            if whose.is_none_or(|w| Actor::Member(*w) != self.actor) {
+            // A copy of a cluster has its ID and its token.
+            let owner = world.clusters[self.server].tokens.get(token);
+            let id = |member: usize| world.clusters.get(member).map(|cluster| &cluster.id);
+            let is_own = |owner: &usize| matches!(self.actor, Actor::Member(i) if id(i) == id(*owner));
+            if !owner.is_some_and(is_own) {
                 return AfterServer::Respond(Err(StatusError::new(401, "Unauthorized")));
             }
         }

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    member::cluster_copy::TAKEOVER_DELAY,
-    plan::{ApiServer, Kind},
+    member::{
+        instance::{InstanceTracker, TAKEOVER_DELAY, name},
+        is_active,
+    },
+    plan::{ApiServer, Kind, WriteOp},
 };
 
 const UID: &str = "mc-gateway.io/cluster-uid";
@@ -82,6 +85,111 @@ fn a_copy_writes_nothing_to_the_leader_and_keeps_its_imports() {
         "{message}"
     );
     assert!(plan(&snapshot).next_requeue.is_some(), "for the takeover");
+}
+
+#[test]
+fn a_copy_of_etcd_writes_nothing_to_the_leader() {
+    let mut snapshot = member();
+    snapshot.instance.other = Some("original".to_owned());
+    snapshot.service_exports = ObjectMap::default();
+    leader(&mut snapshot).imports = ObjectMap::default();
+    let before = (leader(&mut snapshot).exports.clone(), snapshot.services.clone());
+    settle(&mut snapshot);
+    assert_eq!(
+        (leader(&mut snapshot).exports.clone(), snapshot.services.clone()),
+        before
+    );
+    assert_eq!(announced_instance(&mut snapshot).as_deref(), Some("run"));
+    let (status, reason, message) = ready(&snapshot);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "ClonedCluster"));
+    assert!(message.contains("two member controllers"), "{message}");
+    snapshot.announce_unchanged_for = TAKEOVER_DELAY;
+    settle(&mut snapshot);
+    assert_eq!(exported_services(&mut snapshot), 0);
+}
+
+fn exported_services(snapshot: &mut MemberSnapshot) -> usize {
+    let exports = leader(snapshot).exports.values();
+    let exports = exports.filter(|export| export.metadata.deletion_timestamp.is_none());
+    exports.filter(|export| export.spec.kind == "Service").count()
+}
+
+fn announced_instance(snapshot: &mut MemberSnapshot) -> Option<String> {
+    let announce = announced(snapshot);
+    let statement = announce.annotations().get(names::ANNOTATION_INSTANCE)?;
+    Some(name(statement).to_owned())
+}
+
+#[test]
+fn a_run_in_the_place_of_another_waits_with_its_exports() {
+    let mut snapshot = member();
+    snapshot.instance = Instance {
+        own: "next".to_owned(),
+        other: None,
+        writes_in: Some(Duration::from_secs(2)),
+        deletes_in: Some(Duration::from_secs(15)),
+    };
+    snapshot.service_exports = ObjectMap::default();
+    assert!(!is_active(&snapshot));
+    let first = plan(&snapshot);
+    let to_leader = first
+        .writes
+        .iter()
+        .filter(|write| write.target.side == ApiServer::Leader);
+    assert!(
+        to_leader
+            .clone()
+            .all(|write| write.target.kind == Kind::MemberClusterAnnounce)
+    );
+    assert_eq!(to_leader.count(), 1);
+    let end = snapshot.now.checked_add(Duration::from_secs(2)).ok();
+    assert!(first.next_requeue <= end, "{:?}", first.next_requeue);
+    // Without an answer of the leader the time can pass: no reconciliation follows at once.
+    snapshot.instance.writes_in = Some(Duration::ZERO);
+    let requeue = plan(&snapshot).next_requeue;
+    assert!(requeue.is_none_or(|at| at > snapshot.now));
+    settle(&mut snapshot);
+    assert_eq!(announced_instance(&mut snapshot).as_deref(), Some("next"));
+    assert_eq!(exported_services(&mut snapshot), 1);
+    snapshot.instance.writes_in = None;
+    assert!(is_active(&snapshot));
+    settle(&mut snapshot);
+    assert_eq!(exported_services(&mut snapshot), 0);
+}
+
+#[test]
+fn inherited_exports_are_deleted_once_the_instance_is_settled_and_others_at_once() {
+    let deletions = |plan: &Plan| {
+        let is_deletion = |write: &&Write| matches!(write.op, WriteOp::Delete { .. });
+        plan.writes.iter().filter(is_deletion).count()
+    };
+    let mut snapshot = member();
+    snapshot.instance.deletes_in = Some(Duration::from_secs(12));
+    let exports = std::mem::take(&mut snapshot.service_exports);
+    let unwanted = plan(&snapshot);
+    assert!(deletions(&unwanted) > 0);
+    let held = |tracker: &mut InstanceTracker, seconds: u64| {
+        let mut plan = unwanted.clone();
+        tracker.hold_deletions(&snapshot, &mut plan, Duration::from_secs(seconds));
+        assert_eq!(
+            plan.writes.len(),
+            unwanted.writes.len() - deletions(&unwanted) + deletions(&plan)
+        );
+        (deletions(&plan), plan.next_requeue)
+    };
+    let mut inherited = InstanceTracker::new("run".to_owned());
+    let end = snapshot.now.checked_add(Duration::from_secs(12)).ok();
+    let (count, requeue) = held(&mut inherited, 100);
+    assert_eq!(count, 0);
+    assert!(requeue <= end, "{requeue:?}");
+    assert_eq!(held(&mut inherited, 110).0, 0);
+    // A user withdraws the export 3 s after the first plan of the run, which wanted it.
+    let mut wanted = InstanceTracker::new("run".to_owned());
+    let mut with_exports = snapshot.clone();
+    with_exports.service_exports = exports;
+    let mut first = plan(&with_exports);
+    wanted.hold_deletions(&with_exports, &mut first, Duration::from_secs(100));
+    assert_eq!(held(&mut wanted, 103).0, deletions(&unwanted));
 }
 
 #[test]

@@ -57,8 +57,8 @@ use super::{plan, without_cluster_set::GRACE_PERIOD};
 use crate::{
     plan::{ApiServer, Plan, Write},
     snapshot::{
-        LeaderConnectionState, MemberSnapshot, NamespacedName, ObjectMap, OptionalKind, RemoteObjects,
-        SecretState, StatusTimes,
+        Instance, LeaderConnectionState, MemberSnapshot, NamespacedName, ObjectMap, OptionalKind,
+        RemoteObjects, SecretState, StatusTimes,
         fake::{NOW, apply_write, insert, object},
     },
 };
@@ -103,6 +103,10 @@ fn snapshot() -> MemberSnapshot {
         secret: secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", "t\n")]),
         connection: LeaderConnectionState::Up,
         announce_unchanged_for: std::time::Duration::ZERO,
+        instance: Instance {
+            own: "run".to_owned(),
+            ..Instance::default()
+        },
         leader: Some(RemoteObjects {
             synced: true,
             ..RemoteObjects::default()

@@ -6,23 +6,23 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
+    io,
 };
 
-use k8s_openapi::api::core::v1::{EndpointSubset, ServiceAccount};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
 use mc_api::{
     names,
     resource_export::{ResourceExport, kind},
 };
 use mc_kube::NamespacedName;
+use serde::Serialize;
 
 use super::{admission::without, export_status, resources::is_active};
 use crate::{issue_code::IssueCode, plan::Plan, snapshot::LeaderSnapshot};
 
 /// The refused exports of a cluster with a status and an Event; the others are counted in one issue.
 const MAX_REPORTED: usize = 50;
-/// The bytes that count for one port or endpoint, about its JSON.
-const ENTRY_SIZE: usize = 64;
 
 /// A bounded resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,12 +72,10 @@ pub(super) fn enforce<'a>(
         let exports = beyond(&snapshot, cluster, bounded, max);
         let error = QuotaError { bounded, max };
         // Exports of label identities have no status.
-        let reported = if bounded == Bounded::LabelIdentities {
-            0
-        } else {
-            MAX_REPORTED
-        };
-        for (_, export) in exports.iter().take(reported) {
+        let reported = exports
+            .iter()
+            .filter(|(_, export)| export.spec.kind != kind::LABEL_IDENTITY);
+        for (_, export) in reported.take(MAX_REPORTED) {
             export_status::write(&snapshot, export, Some(&error.to_string()), plan);
         }
         plan.issue(
@@ -203,37 +201,42 @@ fn counted(export: &ResourceExport) -> Option<(Bounded, usize)> {
     })
 }
 
-/// The bytes of an exported Service or label identity: the texts of labels and annotations, and [`ENTRY_SIZE`] for each
-/// port and endpoint. Each importer has them twice, in its copy of the export and in its own objects.
-///
-/// Not the length of the JSON, because each plan counts all exports.
+/// The bytes that importers receive, in their copy of the export and again in their own objects: the JSON of a Service
+/// or of endpoints, which has texts without a bound of their own, and the text of a label identity.
 fn content_size(export: &ResourceExport) -> Option<usize> {
     let spec = &export.spec;
-    let entries = |count: usize| count.saturating_mul(ENTRY_SIZE);
     match spec.kind.as_str() {
-        kind::SERVICE => {
-            let service = spec.service.as_deref()?;
-            let texts = service
-                .exported_labels
-                .iter()
-                .chain(&service.exported_annotations);
-            let texts = texts.map(|(key, value)| key.len().saturating_add(value.len()));
-            let ports = service.service_spec.ports.as_ref().map_or(0, Vec::len);
-            Some(texts.fold(entries(ports), usize::saturating_add))
-        }
-        kind::ENDPOINTS => {
-            let subsets = spec.endpoints.iter().flat_map(|endpoints| &endpoints.subsets);
-            let count = |subset: &EndpointSubset| {
-                let addresses = subset.addresses.as_ref().map_or(0, Vec::len);
-                addresses.saturating_add(subset.ports.as_ref().map_or(0, Vec::len))
-            };
-            Some(entries(subsets.map(count).fold(0, usize::saturating_add)))
-        }
+        kind::SERVICE => Some(json_length(spec.service.as_ref()?)),
+        kind::ENDPOINTS => Some(json_length(spec.endpoints.as_ref()?)),
         kind::LABEL_IDENTITY => {
             let label = spec.label_identity.as_ref()?.get("normalizedLabel")?;
             Some(label.as_str()?.len())
         }
         _ => None,
+    }
+}
+
+/// The length of a value as JSON; without the JSON, because each plan counts all exports.
+fn json_length(value: &impl Serialize) -> usize {
+    let mut length = Length(0);
+    // Neither the writer nor the types fail.
+    let _written = serde_json::to_writer(&mut length, value);
+    length.0
+}
+
+/// Counts the bytes that are written.
+struct Length(usize);
+
+// === impl Length ===
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.saturating_add(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

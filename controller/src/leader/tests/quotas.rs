@@ -116,12 +116,17 @@ fn endpoints_labels_and_prefixes_have_quotas() {
 #[test]
 fn bytes_of_services_and_labels_count_together() {
     let mut snapshot = stretched();
-    // 64 bytes for each of six ports and three endpoints.
+    // The labels, and the JSON of three Services and of their endpoints.
     export_services(&mut snapshot, "east");
+    let payloads = snapshot.exports.values().filter_map(|export| {
+        let spec = &export.spec;
+        let service = spec.service.as_ref().map(|service| json!(service));
+        service.or_else(|| spec.endpoints.as_ref().map(|endpoints| json!(endpoints)))
+    });
+    let sizes = payloads.map(|json| json.to_string().len()).sum::<usize>() + label(0).len();
     insert(&mut snapshot.exports, export_of("east", &label(0)));
     settle(&mut snapshot);
     let all = snapshot.imports.len();
-    let sizes = 9 * 64 + label(0).len();
     limit(
         &mut snapshot,
         "east",
@@ -150,11 +155,11 @@ fn bytes_of_services_and_labels_count_together() {
         &sizes.to_string(),
     );
     settle(&mut snapshot);
-    // One long annotation displaces only its own Service, although that is the oldest but one.
+    // One long text of a port displaces only its own Service, although that is the oldest but one.
     let name = NamespacedName::new(NS, "east-shop-web-1-service");
     let mut export = snapshot.exports[&name].as_ref().clone();
-    let texts = &mut export.spec.service.as_mut().unwrap().exported_annotations;
-    texts.insert("note".to_owned(), "x".repeat(sizes));
+    let spec = &mut export.spec.service.as_mut().unwrap().service_spec;
+    spec.ports.as_mut().unwrap()[0].app_protocol = Some("x".repeat(sizes));
     insert(&mut snapshot.exports, export);
     settle(&mut snapshot);
     assert!(

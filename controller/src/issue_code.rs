@@ -25,8 +25,6 @@ macro_rules! issue_codes {
 issue_codes! {
     /// A member names a `ServiceAccount` that does not exist.
     AccountMissing,
-    /// A `ServiceAccount` is bound to no cluster, or to none of those that it could be bound to.
-    AccountUnbound,
     /// The IDs of two clusters differ by something behind a dash only.
     AmbiguousClusterId,
     /// A `ClusterClaim` contradicts the `ClusterSet`.

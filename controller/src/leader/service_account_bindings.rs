@@ -98,7 +98,7 @@ fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
         let listed_id = listed.ids.get(name.as_str()).copied();
         let mut report = |problem: String| {
             plan.issue(
-                IssueCode::AccountUnbound,
+                IssueCode::InvalidAnnotation,
                 format!("ServiceAccount {name}"),
                 problem,
             );

@@ -5,13 +5,15 @@
 //! its controller ([`super::instance`]). Guarantee: while the heartbeats there are those of another cluster, this one
 //! writes nothing to the leader, deregisters nothing and keeps its imports.
 
+use std::time::Duration;
+
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use mc_api::{cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce, names};
 
 use super::{
     announce::announce,
-    instance::{self, TAKEOVER_DELAY},
+    instance::{self, SETTLING_TIME, TAKEOVER_DELAY},
 };
 use crate::snapshot::{MemberSnapshot, RemoteObjects, get};
 
@@ -43,8 +45,25 @@ pub enum ForeignMark {
 pub struct ClusterIdentity {
     /// The UID of its Namespace `kube-system`.
     pub uid: Option<String>,
-    /// The instance of a controller elsewhere.
-    pub other_instance: Option<String>,
+    /// The instance of this run of its controller.
+    pub instance: String,
+}
+
+/// The owner of an announce with the ID of this cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnnounceOwner {
+    /// This cluster.
+    Own,
+    /// Another cluster.
+    Other,
+    /// A run of a controller that has ended, or another cluster with the same UID.
+    Unknown,
+}
+
+/// The first statement of another run on an announce that this cluster does not write any more.
+#[derive(Clone, Debug, Default)]
+pub struct AnnounceObserver {
+    first: Option<(String, Duration)>,
 }
 
 /// The UID of this cluster's Namespace `kube-system`.
@@ -77,15 +96,31 @@ pub(super) fn other_cluster(
         .then_some(OtherCluster { mark, remaining })
 }
 
-// === impl ClusterIdentity ===
+// === impl AnnounceObserver ===
 
-impl ClusterIdentity {
-    /// Whether an announce with the ID of this cluster is not that of another one.
-    #[must_use]
-    pub fn owns(&self, announce: &MemberClusterAnnounce) -> bool {
+impl AnnounceObserver {
+    /// The owner of an announce that was read at a monotonic time. A statement of another run that stays the same for
+    /// [`SETTLING_TIME`] is that of a former run of this cluster: those of another cluster change with each heartbeat.
+    pub fn owner(
+        &mut self,
+        own: &ClusterIdentity,
+        announce: &MemberClusterAnnounce,
+        now: Duration,
+    ) -> AnnounceOwner {
+        if foreign_uid(announce, own.uid.as_deref()).is_some() {
+            return AnnounceOwner::Other;
+        }
         let statement = announce.annotations().get(names::ANNOTATION_INSTANCE);
-        let other = self.other_instance.as_ref().zip(statement);
-        let is_foreign = other.is_some_and(|(other, statement)| instance::is_of(statement, other));
-        !is_foreign && foreign_uid(announce, self.uid.as_deref()).is_none()
+        let Some(statement) = statement.filter(|statement| !instance::is_of(statement, &own.instance)) else {
+            return AnnounceOwner::Own;
+        };
+        let (first, since) = self.first.get_or_insert_with(|| (statement.clone(), now));
+        if first != statement {
+            AnnounceOwner::Other
+        } else if now.saturating_sub(*since) >= SETTLING_TIME {
+            AnnounceOwner::Own
+        } else {
+            AnnounceOwner::Unknown
+        }
     }
 }

@@ -8,7 +8,7 @@ use mc_api::{
 };
 
 use super::{
-    cluster_copy::ClusterIdentity,
+    cluster_copy::AnnounceOwner,
     membership_record::{LeaderEndpoint, MembershipRecord},
 };
 use crate::{
@@ -36,13 +36,13 @@ pub fn ended<'a>(
         .filter(move |(membership, _)| membership.has_ended(set))
 }
 
-/// The deletions that deregister `membership` of the cluster `own`; empty once the leader has nothing of it.
-pub fn plan(membership: &Membership, own: &ClusterIdentity, objects: &FormerMemberObjects) -> Plan {
+/// The deletions that deregister `membership`; empty once the leader has nothing of it.
+pub fn plan(membership: &Membership, owner: AnnounceOwner, objects: &FormerMemberObjects) -> Plan {
     let mut plan = Plan::default();
     if let Some(announce) = &objects.announce {
         // An announce of another set belongs to another membership of this cluster, and a foreign one to a cluster of
         // which this one is a copy.
-        if own.owns(announce) && announce.cluster_set_id == membership.cluster_set {
+        if owner == AnnounceOwner::Own && announce.cluster_set_id == membership.cluster_set {
             plan.delete(ApiServer::Leader, announce);
         }
         return plan;
@@ -57,7 +57,6 @@ pub fn plan(membership: &Membership, own: &ClusterIdentity, objects: &FormerMemb
 
 #[cfg(test)]
 mod tests {
-    use mc_api::names;
     use serde_json::json;
 
     use super::*;
@@ -88,7 +87,7 @@ mod tests {
     }
 
     fn deleted(objects: &FormerMemberObjects) -> Vec<String> {
-        let plan = plan(&membership(), &ClusterIdentity::default(), objects);
+        let plan = plan(&membership(), AnnounceOwner::Own, objects);
         plan.writes.iter().map(|a| a.target.name.clone()).collect()
     }
 
@@ -118,40 +117,18 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_deregisters_nothing_of_its_original() {
-        let mut original = announce("set");
-        let annotation = (names::ANNOTATION_CLUSTER_UID.to_owned(), "original".to_owned());
-        original.metadata.annotations = Some([annotation].into());
+    fn an_announce_without_a_known_owner_is_kept() {
         let objects = FormerMemberObjects {
-            announce: Some(original),
+            announce: Some(announce("set")),
             exports: vec![],
         };
-        for (own_uid, deletions) in [(Some("copy"), 0), (Some("original"), 1), (None, 1)] {
-            let own = ClusterIdentity {
-                uid: own_uid.map(str::to_owned),
-                other_instance: None,
-            };
-            let plan = plan(&membership(), &own, &objects);
-            assert_eq!(plan.writes.len(), deletions, "{own_uid:?}");
-        }
-    }
-
-    #[test]
-    fn a_copy_of_etcd_deregisters_nothing_of_its_original() {
-        let mut original = announce("set");
-        let annotation = (names::ANNOTATION_INSTANCE.to_owned(), "a".to_owned());
-        original.metadata.annotations = Some([annotation].into());
-        let objects = FormerMemberObjects {
-            announce: Some(original),
-            exports: vec![],
-        };
-        for (other_instance, deletions) in [(Some("a"), 0), (Some("b"), 1), (None, 1)] {
-            let own = ClusterIdentity {
-                uid: None,
-                other_instance: other_instance.map(str::to_owned),
-            };
-            let plan = plan(&membership(), &own, &objects);
-            assert_eq!(plan.writes.len(), deletions, "{other_instance:?}");
+        for (owner, deletions) in [
+            (AnnounceOwner::Own, 1),
+            (AnnounceOwner::Other, 0),
+            (AnnounceOwner::Unknown, 0),
+        ] {
+            let plan = plan(&membership(), owner, &objects);
+            assert_eq!(plan.writes.len(), deletions, "{owner:?}");
         }
     }
 }

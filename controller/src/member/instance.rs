@@ -5,9 +5,9 @@
 //! is that of a run elsewhere, with the same UID of the Namespace `kube-system` and the same token.
 //!
 //! Guarantee: of two such runs the one whose instance has been on the announce for [`SETTLING_TIME`] goes on, and the
-//! other yields to it. Before that time no run deletes an
-//! export that it has found and not wanted. One that finds the instance of another run writes
-//! nothing but heartbeats for [`WAITING_TIME`], in which a run that has not ended replaces its instance.
+//! other yields to it. Before that time no run deletes an export that it has found and not wanted. One that finds the
+//! instance of another run writes nothing but heartbeats for [`WAITING_TIME`], in which a run that has not ended
+//! replaces its instance.
 
 use std::{cmp::Ordering, collections::BTreeSet, time::Duration};
 
@@ -25,15 +25,16 @@ use crate::{
 pub const TAKEOVER_DELAY: Duration = Duration::from_mins(1);
 /// The time for which an instance is undisputed before its run may delete inherited exports. A run that was cut off for
 /// this time has lost its precedence: it is longer than that of its last heartbeat.
-pub const SETTLING_TIME: Duration = Duration::from_secs(15);
+pub const SETTLING_TIME: Duration = Duration::from_secs(20);
 /// The time for which the instance of a run in the place of another one is undisputed before it writes: longer than a
 /// run elsewhere takes to notice its heartbeat.
 pub const WAITING_TIME: Duration = Duration::from_secs(2);
-/// The time after its first plan in which the exports that a run would delete count as inherited: its lists of Pods can
-/// be complete later than the others. Later deletions are those of users.
-const INHERITANCE_TIME: Duration = Duration::from_secs(3);
-/// The age of the last own heartbeat up to which a settled run has precedence: longer than a heartbeat period.
-const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(12);
+/// The time after its first plan in which the exports that a run would delete count as inherited, unless it has written
+/// them: its lists of Pods can be complete later than the others. Later deletions are those of users.
+const INHERITANCE_TIME: Duration = Duration::from_secs(1);
+/// The age of the last own heartbeat up to which a settled run has precedence: a heartbeat period and the time of slow
+/// requests.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(18);
 /// The displacements after which a run yields. The first one can be a late write of the run before it.
 const MAX_DISPLACEMENTS: u32 = 2;
 /// The same for the lesser of two instances: of two that start at once, one stays.
@@ -58,6 +59,8 @@ pub struct InstanceTracker {
     active_since: Option<Duration>,
     /// The exports that this run has found and not wanted.
     inherited: BTreeSet<ObjectRef>,
+    /// The exports that it has written meanwhile.
+    written: BTreeSet<ObjectRef>,
 }
 
 /// The last announce.
@@ -85,6 +88,7 @@ impl InstanceTracker {
             is_settled: false,
             active_since: None,
             inherited: BTreeSet::new(),
+            written: BTreeSet::new(),
         }
     }
 
@@ -106,7 +110,12 @@ impl InstanceTracker {
         };
         if self.seen.as_ref() != Some(&seen) {
             match &seen {
-                Seen::Own { .. } => self.heartbeat_at = now,
+                Seen::Own { .. } => {
+                    self.heartbeat_at = now;
+                    if self.is_settled {
+                        self.displacements = 0;
+                    }
+                }
                 Seen::Other { statement: None } => {}
                 // It can be that of a run that has ended.
                 Seen::Other { .. } if self.seen.is_none() => self.is_waiting = true,
@@ -117,7 +126,11 @@ impl InstanceTracker {
             self.seen = Some(seen);
         }
         if self.other.is_some() && unchanged_for >= TAKEOVER_DELAY {
-            *self = Self::new(std::mem::take(&mut self.own));
+            *self = Self {
+                seen: self.seen.take(),
+                is_waiting: true,
+                ..Self::new(std::mem::take(&mut self.own))
+            };
         }
         self.settle(now);
     }
@@ -168,8 +181,13 @@ impl InstanceTracker {
         }
         let since = *self.active_since.get_or_insert(now);
         if now.saturating_sub(since) < INHERITANCE_TIME {
-            let deletions = plan.writes.iter().filter(|write| deletes_export(write));
-            self.inherited.extend(deletions.map(|write| write.target.clone()));
+            for write in plan.writes.iter().filter(|write| is_of_export(write)) {
+                if !deletes_export(write) {
+                    self.written.insert(write.target.clone());
+                } else if !self.written.contains(&write.target) {
+                    self.inherited.insert(write.target.clone());
+                }
+            }
         }
         let before = plan.writes.len();
         plan.writes
@@ -211,10 +229,11 @@ pub(super) fn name(statement: &str) -> &str {
 
 /// Whether a write deletes an export of this cluster.
 fn deletes_export(write: &Write) -> bool {
-    let target = &write.target;
-    target.side == ApiServer::Leader
-        && target.kind == Kind::ResourceExport
-        && matches!(write.op, WriteOp::Delete { .. })
+    is_of_export(write) && matches!(write.op, WriteOp::Delete { .. })
+}
+
+fn is_of_export(write: &Write) -> bool {
+    write.target.side == ApiServer::Leader && write.target.kind == Kind::ResourceExport
 }
 
 /// Requeues at the end of a time. One that has passed ends with the next answer of the leader.
@@ -307,7 +326,7 @@ mod tests {
             Some(Duration::from_secs(1))
         );
         assert_eq!(run(&mut world, &mut own, 1).writes_in, None);
-        let instance = run(&mut world, &mut own, 12);
+        let instance = run(&mut world, &mut own, 17);
         assert_eq!(instance.deletes_in, Some(Duration::from_secs(1)));
         let instance = run(&mut world, &mut own, 1);
         assert_eq!((instance.other, instance.deletes_in), (None, None));
@@ -327,7 +346,7 @@ mod tests {
         let mut own = tracker("own");
         let _instance = run(&mut world, &mut own, 3);
         world.write("former");
-        let instance = run(&mut world, &mut own, 20);
+        let instance = run(&mut world, &mut own, 40);
         assert_eq!((instance.other, instance.deletes_in), (None, None));
     }
 
@@ -336,7 +355,7 @@ mod tests {
         for (old, new) in [("a", "b"), ("b", "a")] {
             let mut world = World::new(None);
             let mut original = tracker(old);
-            let _instance = run(&mut world, &mut original, 20);
+            let _instance = run(&mut world, &mut original, 40);
             let mut copy = tracker(new);
             for _ in 0..40 {
                 let of_copy = world.reconcile(&mut copy);
@@ -350,6 +369,23 @@ mod tests {
                 Some(old)
             );
             assert_eq!(original.instance(Duration::from_secs(world.now)).deletes_in, None);
+        }
+    }
+
+    #[test]
+    fn restarts_of_a_copy_do_not_displace_the_original() {
+        let mut world = World::new(None);
+        let mut original = tracker("m");
+        let _instance = run(&mut world, &mut original, 40);
+        for copy in ["a", "z", "b", "y", "c", "x", "d", "w"] {
+            let mut copy = tracker(copy);
+            for _ in 0..8 {
+                let _instances = [world.reconcile(&mut copy), world.reconcile(&mut original)];
+                world.now += 1;
+            }
+            let now = Duration::from_secs(world.now);
+            assert_eq!(original.instance(now).other, None);
+            assert_eq!(copy.instance(now).other.as_deref(), Some("m"));
         }
     }
 
@@ -371,7 +407,7 @@ mod tests {
     fn an_original_that_was_cut_off_yields_to_the_copy_in_its_place() {
         let mut world = World::new(None);
         let mut original = tracker("a");
-        let _instance = run(&mut world, &mut original, 20);
+        let _instance = run(&mut world, &mut original, 40);
         let mut copy = tracker("b");
         let _instance = run(&mut world, &mut copy, 600);
         for _ in 0..6 {
@@ -387,7 +423,7 @@ mod tests {
     fn a_run_takes_the_place_of_one_that_has_ended() {
         let mut world = World::new(None);
         let mut original = tracker("a");
-        let _instance = run(&mut world, &mut original, 20);
+        let _instance = run(&mut world, &mut original, 40);
         let mut copy = tracker("b");
         for _ in 0..20 {
             let _instances = [world.reconcile(&mut copy), world.reconcile(&mut original)];
@@ -395,6 +431,9 @@ mod tests {
         }
         let instance = run(&mut world, &mut copy, 40);
         assert_eq!(instance.other.as_deref(), Some("a"));
+        world.now = world.changed + TAKEOVER_DELAY.as_secs();
+        let instance = world.show(&mut copy);
+        assert_eq!((instance.other, instance.writes_in), (None, Some(WAITING_TIME)));
         let instance = run(&mut world, &mut copy, 60);
         assert_eq!((instance.other, instance.deletes_in), (None, None));
     }

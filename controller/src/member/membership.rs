@@ -168,7 +168,8 @@ fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects
     }
     instance::requeue(snapshot, snapshot.instance.writes_in, plan);
     // IDs are immutable: this is the announce of an earlier membership.
-    if old.cluster_set_id != set.name_any() || old.leader_cluster_id != leader_id {
+    let is_former = old.cluster_set_id != set.name_any() || old.leader_cluster_id != leader_id;
+    if is_former && snapshot.instance.writes_in.is_none() {
         return plan.delete(ApiServer::Leader, old);
     }
     let last: Option<Timestamp> = old.heartbeat().parse().ok();

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     fence::Fence,
     member::{
-        cluster_copy::ClusterIdentity,
+        cluster_copy::{AnnounceObserver, AnnounceOwner, ClusterIdentity},
         connection_config::{self, LeaderConnectionConfig},
         deregistration::{self, FormerMemberObjects},
         membership_record::LeaderEndpoint,
@@ -43,6 +43,8 @@ const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The time in which an earlier request may still be executed: the announce has to be absent after it, too.
 const CONFIRMATION_DELAY: Duration = Duration::from_secs(15);
+/// The time between two reads of an announce without a known owner.
+const OBSERVATION_PERIOD: Duration = Duration::from_secs(5);
 /// Exports per page of a list.
 const PAGE_SIZE: u32 = 100;
 
@@ -53,6 +55,8 @@ enum CleanupResult {
     Deleted,
     /// The leader has no object of the membership.
     Clean,
+    /// The announce can be that of a former run of this cluster's controller, or of another cluster.
+    Unknown,
 }
 
 /// All deregistrations of this process.
@@ -170,13 +174,15 @@ impl Deregistration {
     /// Repeats attempts until one confirms the deregistration.
     async fn run(&self, state: &Mutex<DeregistrationState>, changed: &Notify) {
         let start = Instant::now();
+        let mut observer = AnnounceObserver::default();
         let seed = jitter_seed([self.membership.cluster_id.as_str()]);
         let mut backoff = Backoff::new(MIN_BACKOFF, MAX_BACKOFF, seed);
         loop {
-            let (new, wait) = match self.attempt().await {
+            let (new, wait) = match self.attempt(&mut observer, start).await {
                 Ok(CleanupResult::Clean) if start.elapsed() >= CONFIRMATION_DELAY => {
                     (DeregistrationState::Confirmed, Duration::ZERO)
                 }
+                Ok(CleanupResult::Unknown) => (DeregistrationState::InProgress, OBSERVATION_PERIOD),
                 Ok(_) => (DeregistrationState::InProgress, CONFIRMATION_DELAY),
                 Err(error) => (DeregistrationState::Failing(error), backoff.next_delay()),
             };
@@ -200,7 +206,11 @@ impl Deregistration {
     }
 
     /// Reads the leader's state and executes the deletions planned for it.
-    async fn attempt(&self) -> Result<CleanupResult, String> {
+    async fn attempt(
+        &self,
+        observer: &mut AnnounceObserver,
+        start: Instant,
+    ) -> Result<CleanupResult, String> {
         if !self.fence.is_open() {
             return Err("the Lease was not renewed: another replica may be active".to_owned());
         }
@@ -211,7 +221,14 @@ impl Deregistration {
         };
         let no_answer = |_| Err(format!("no answer within {} s", READ_TIMEOUT.as_secs()));
         let (client, objects) = timeout(READ_TIMEOUT, read).await.unwrap_or_else(no_answer)?;
-        let plan = deregistration::plan(&self.membership, &self.own, &objects);
+        let announce = objects.announce.as_ref();
+        let owner = announce.map_or(AnnounceOwner::Own, |announce| {
+            observer.owner(&self.own, announce, start.elapsed())
+        });
+        if owner == AnnounceOwner::Unknown {
+            return Ok(CleanupResult::Unknown);
+        }
+        let plan = deregistration::plan(&self.membership, owner, &objects);
         if plan.writes.is_empty() {
             return Ok(CleanupResult::Clean);
         }

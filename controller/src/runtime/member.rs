@@ -74,6 +74,8 @@ struct Member {
     status_times: StatusTimes,
     /// The instance of this run, by the time since its start.
     instance: (InstanceTracker, Instant),
+    /// The membership of this instance.
+    instance_of: Option<Membership>,
     /// The heartbeat in this cluster's announce, and the time of its change.
     heartbeat_seen: Option<(String, Instant)>,
     metrics: Arc<Metrics>,
@@ -209,6 +211,7 @@ impl Member {
             context,
             deregistrations: Deregistrations::new(fence.clone(), changed),
             instance: (InstanceTracker::new(env.instance()), Instant::now()),
+            instance_of: None,
             pod_addresses: None,
             fence,
             env,
@@ -265,7 +268,6 @@ impl Member {
             self.connect_error = None;
             if let Some(connection) = self.connection.take() {
                 self.closed.push(connection.close());
-                self.start_instance();
                 self.metrics.remote.reset();
             }
             return;
@@ -277,12 +279,17 @@ impl Member {
         if self.connection.as_ref().is_some_and(|c| *c.config() == config) {
             return;
         }
+        let membership = Membership::from(&config);
+        if self.instance_of.as_ref() != Some(&membership) {
+            // Without the rights of the instance of another membership.
+            self.instance = (InstanceTracker::new(self.env.instance()), Instant::now());
+            self.instance_of = Some(membership);
+        }
         if let Some(old) = self.connection.take() {
             if Membership::from(old.config()) == Membership::from(&config) {
                 info!(server = config.server, "leader or token changed, reconnecting");
             } else {
                 self.closed.push(old.close());
-                self.start_instance();
             }
         }
         match self.env.connect(&config).await {
@@ -301,11 +308,6 @@ impl Member {
         }
     }
 
-    /// Starts an instance for another membership, without the rights of the former one.
-    fn start_instance(&mut self) {
-        self.instance = (InstanceTracker::new(self.env.instance()), Instant::now());
-    }
-
     /// Starts the deregistrations of ended memberships, those that ended before this process started included, and
     /// drops the deregistrations of resumed ones.
     fn sync_deregistrations(&mut self, snapshot: &MemberSnapshot) {
@@ -316,7 +318,7 @@ impl Member {
         let record = MembershipRecord::from_snapshot(snapshot);
         self.deregistrations.set_identity(ClusterIdentity {
             uid: cluster_copy::own_uid(snapshot),
-            other_instance: snapshot.instance.other.clone(),
+            instance: snapshot.instance.own.clone(),
         });
         self.deregistrations.retain(|membership| {
             let state = snapshot.deregistrations.get(membership);

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::{SignedDuration, Timestamp};
 use mc_tests::{counters::Counters, wait::wait_for};
 use serde_json::{Value, json};
 
@@ -218,6 +219,28 @@ impl Cluster {
         let mut pods = self.list(namespace, "pods", "component=antrea-mc-controller");
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods.pop().expect("a Pod of the controller")
+    }
+
+    /// Waits until the member controller that is not terminating has had its Lease for this time.
+    pub(crate) fn wait_controller_age(self, wanted: SignedDuration) {
+        self.wait_for(&format!("a controller for {wanted:?}"), LONG_TIMEOUT, || {
+            let lease = self.get(MEMBER_NAMESPACE, "lease", "mc-controller-member");
+            let lease = lease.unwrap_or_default();
+            let pod = self.controller_pod(MEMBER_NAMESPACE);
+            let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+            if !holder.contains(pod) {
+                return Err(format!("{holder:?} has the Lease, not {pod:?}"));
+            }
+            let since = lease["spec"]["acquireTime"].as_str().unwrap_or_default();
+            let since: Timestamp = since.parse().map_err(|error| format!("{since:?}: {error}"))?;
+            let age = Timestamp::now().duration_since(since);
+            if age >= wanted {
+                Ok(())
+            } else {
+                Err(format!("{age:?}"))
+            }
+        });
     }
 
     /// The first internal address of a Node.

@@ -741,7 +741,8 @@ fn contents() -> BTreeMap<String, Value> {
             let mut object = LEADER.get(NAMESPACE, resource, &name).unwrap_or_default();
             let metadata = object["metadata"].take();
             let mut annotations = metadata["annotations"].clone();
-            annotations.as_object_mut().map(|all| all.remove("touch-ts"));
+            let heartbeat = json!({ "touch-ts": null, "mc-gateway.io/controller-instance": null });
+            json_merge_patch(&mut annotations, &heartbeat);
             object.as_object_mut().map(|fields| fields.remove("status"));
             object["metadata"] = json!([metadata["uid"], metadata["labels"], annotations]);
             contents.insert(name, object);

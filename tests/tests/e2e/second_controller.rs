@@ -7,6 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,6 +19,8 @@ const SECRET: &str = "member-west-token";
 const ANNOUNCE: &str = "member-announce-from-test-cluster-west";
 /// The Namespace of the second controller.
 const SECOND: &str = "e2e-second";
+/// Longer than the time after which an instance has precedence (20 s).
+const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(25);
 /// No Namespace but its own is open for exports.
 const CONFIG: &str = "apiVersion: multicluster.crd.antrea.io/v1alpha1
 kind: MultiClusterConfig
@@ -128,6 +131,7 @@ fn a_second_controller_of_a_cluster_yields_to_the_first() {
     let (before, first) = (uids(&ns), ready(MEMBER_NAMESPACE));
     assert!(before.iter().all(Option::is_some), "{before:?}");
     assert_eq!(first[0], "True", "{first:?}");
+    WEST.wait_controller_age(SETTLED_AFTER);
     join();
     let _controller = SecondController::start();
     WEST.wait_for("the second controller yields", SHORT_TIMEOUT, || {

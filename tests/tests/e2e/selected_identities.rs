@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    clusters::{EAST, LEADER, LEADER_NAMESPACE, SHORT_TIMEOUT},
+    clusters::{EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, SHORT_TIMEOUT},
     workload::{Client, Namespace},
 };
 
@@ -21,7 +21,7 @@ fn exported() -> BTreeSet<String> {
 
 fn wait_exported(what: &str, wanted: &[&str]) {
     let wanted: BTreeSet<String> = wanted.iter().map(|label| (*label).to_owned()).collect();
-    LEADER.wait_for(what, SHORT_TIMEOUT, || {
+    LEADER.wait_for(what, LONG_TIMEOUT, || {
         let found = exported();
         if found == wanted {
             Ok(())

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::SignedDuration;
 use mc_tests::fixture::is_long_run;
 use serde_json::Value;
 
@@ -69,6 +70,8 @@ fn a_service_without_pods_is_withdrawn_after_the_configured_time() {
 
         // As in Antrea.
         WEST.configure(WITHDRAW_AFTER, "0s");
+        // A controller that has just started keeps exports that it does not want for 20 s.
+        WEST.wait_controller_age(SignedDuration::from_secs(8));
         WEST.kubectl(&["scale", "deployment/web", "-n", ns.0, "--replicas=0"]);
         let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
         println!("Service gone {took:?} after scaling to zero, at once");

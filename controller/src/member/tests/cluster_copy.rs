@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::{
     member::{
+        cluster_copy::{AnnounceObserver, AnnounceOwner, ClusterIdentity},
         instance::{InstanceTracker, TAKEOVER_DELAY, name},
         is_active,
     },
@@ -183,13 +184,19 @@ fn inherited_exports_are_deleted_once_the_instance_is_settled_and_others_at_once
     assert_eq!(count, 0);
     assert!(requeue <= end, "{requeue:?}");
     assert_eq!(held(&mut inherited, 110).0, 0);
-    // A user withdraws the export 3 s after the first plan of the run, which wanted it.
+    // A user withdraws the export 1 s after the first plan of the run, which wanted it.
     let mut wanted = InstanceTracker::new("run".to_owned());
     let mut with_exports = snapshot.clone();
     with_exports.service_exports = exports;
     let mut first = plan(&with_exports);
     wanted.hold_deletions(&with_exports, &mut first, Duration::from_secs(100));
-    assert_eq!(held(&mut wanted, 103).0, deletions(&unwanted));
+    assert_eq!(held(&mut wanted, 101).0, deletions(&unwanted));
+    // Or at once, after the run has written it.
+    let mut writer = InstanceTracker::new("run".to_owned());
+    leader(&mut with_exports).exports = ObjectMap::default();
+    let mut first = plan(&with_exports);
+    writer.hold_deletions(&with_exports, &mut first, Duration::from_secs(100));
+    assert_eq!(held(&mut writer, 100).0, deletions(&unwanted));
 }
 
 #[test]
@@ -219,4 +226,50 @@ fn a_cluster_of_unknown_uid_is_no_copy() {
     written_by(&mut snapshot, "other");
     settle(&mut snapshot);
     assert_eq!(ready(&snapshot).0, "True");
+}
+
+#[test]
+fn a_copy_deregisters_nothing_of_its_original_and_a_restarted_run_its_own_announce() {
+    let own = ClusterIdentity {
+        uid: Some("own".to_owned()),
+        instance: "next".to_owned(),
+    };
+    let announced = |uid: &str, statement: Option<&str>| {
+        let mut announce = announce("set");
+        let annotations = announce.annotations_mut();
+        annotations.insert(UID.to_owned(), uid.to_owned());
+        annotations.extend(statement.map(|text| (names::ANNOTATION_INSTANCE.to_owned(), text.to_owned())));
+        announce
+    };
+    let owner = |observer: &mut AnnounceObserver, announce: &MemberClusterAnnounce, seconds: u64| {
+        observer.owner(&own, announce, Duration::from_secs(seconds))
+    };
+    for (uid, statement, expected) in [
+        ("original", None, AnnounceOwner::Other),
+        ("original", Some("next/1"), AnnounceOwner::Other),
+        ("own", None, AnnounceOwner::Own),
+        ("own", Some("next/1"), AnnounceOwner::Own),
+        ("own", Some("run/1"), AnnounceOwner::Unknown),
+    ] {
+        let announce = announced(uid, statement);
+        let seen = owner(&mut AnnounceObserver::default(), &announce, 0);
+        assert_eq!(seen, expected, "{uid} {statement:?}");
+    }
+    // The former run of this cluster writes no more.
+    let former = announced("own", Some("run/1"));
+    let mut observer = AnnounceObserver::default();
+    assert_eq!(owner(&mut observer, &former, 5), AnnounceOwner::Unknown);
+    assert_eq!(owner(&mut observer, &former, 24), AnnounceOwner::Unknown);
+    assert_eq!(owner(&mut observer, &former, 25), AnnounceOwner::Own);
+    // The original does, also after a restart of its controller.
+    let mut observer = AnnounceObserver::default();
+    assert_eq!(owner(&mut observer, &former, 5), AnnounceOwner::Unknown);
+    for later in ["run/2", "restarted/3"] {
+        let announce = announced("own", Some(later));
+        assert_eq!(
+            owner(&mut observer, &announce, 20),
+            AnnounceOwner::Other,
+            "{later}"
+        );
+    }
 }

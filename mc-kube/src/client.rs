@@ -10,9 +10,9 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    Multiplexing, error_chain,
-    session_token::{SessionAccount, SessionToken},
-    transport,
+    Multiplexing,
+    bound_token::{BoundToken, TokenAccount},
+    error_chain, transport,
 };
 
 /// Source of a client's configuration.
@@ -84,16 +84,17 @@ pub async fn client_with_token(server: &str, ca: &[u8], token: &str) -> Result<C
 /// the `bootstrap` token, and replaced before they expire and after the server has rejected one.
 ///
 /// Requests wait for the first token, and fail with the cause while there is none.
-pub async fn client_with_session_token(
+pub async fn client_with_bound_token(
     server: &str,
     ca: &[u8],
     bootstrap: &str,
-    account: &SessionAccount,
+    account: &TokenAccount,
 ) -> Result<Client, ClientError> {
     let requests = client_with_token(server, ca, bootstrap).await?;
     let config = config(server, ca, &json!({})).await?;
-    let token = SessionToken::new(requests, account);
-    transport::connect_with_session(config, Multiplexing::Shared, token).map_err(|e| ClientError::config(&e))
+    let token = BoundToken::new(requests, account);
+    transport::connect_with_bound_token(config, Multiplexing::Shared, token)
+        .map_err(|e| ClientError::config(&e))
 }
 
 async fn config(server: &str, ca: &[u8], user: &Value) -> Result<Config, ClientError> {

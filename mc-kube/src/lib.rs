@@ -3,21 +3,21 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod bound_token;
 mod client;
 mod error;
 mod name;
 pub mod pod;
-mod session_token;
 mod store;
 mod task;
 mod transport;
 mod watch;
 
 pub use backoff::{Backoff, jitter_seed};
-pub use client::{ClientError, ConfigSource, client, client_with_session_token, client_with_token};
+pub use bound_token::TokenAccount;
+pub use client::{ClientError, ConfigSource, client, client_with_bound_token, client_with_token};
 pub use error::error_chain;
 pub use name::NamespacedName;
-pub use session_token::SessionAccount;
 pub use store::{
     CacheState, FullSnapshot, ObjectMap, OptionalKind, RelistStats, Store, WatchContext, WatchObserver,
 };

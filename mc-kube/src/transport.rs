@@ -21,7 +21,7 @@ use kube::{
 };
 use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer, retry::RetryLayer, util::MapResponseLayer};
 
-use crate::session_token::SessionToken;
+use crate::bound_token::BoundToken;
 
 /// Time limit for opening a connection: TCP and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -59,20 +59,20 @@ pub(crate) fn connect(config: Config, multiplexing: Multiplexing) -> Result<Clie
     connect_with(config, multiplexing, KEEP_ALIVE, None)
 }
 
-/// [`connect`] with the credentials of `session` instead of those of the configuration.
-pub(crate) fn connect_with_session(
+/// [`connect`] with the credentials of `token` instead of those of the configuration.
+pub(crate) fn connect_with_bound_token(
     config: Config,
     multiplexing: Multiplexing,
-    session: SessionToken,
+    token: BoundToken,
 ) -> Result<Client, Error> {
-    connect_with(config, multiplexing, KEEP_ALIVE, Some(session))
+    connect_with(config, multiplexing, KEEP_ALIVE, Some(token))
 }
 
 fn connect_with(
     config: Config,
     multiplexing: Multiplexing,
     keep_alive: KeepAlive,
-    session: Option<SessionToken>,
+    token: Option<BoundToken>,
 ) -> Result<Client, Error> {
     if config.proxy_url.is_some() {
         // The error names the URL.
@@ -115,16 +115,16 @@ fn connect_with(
                 .then(|| RetryLayer::new(RetryPolicy::server_retry())),
         )
         .option_layer(config.auth_layer()?)
-        .option_layer(session.clone().map(|session| {
+        .option_layer(token.clone().map(|token| {
             AsyncFilterLayer::new(move |request| {
-                let mut session = session.clone();
-                async move { session.authorize(request).await }.boxed()
+                let mut token = token.clone();
+                async move { token.authorize(request).await }.boxed()
             })
         }))
-        .option_layer(session.map(|session| {
+        .option_layer(token.map(|token| {
             MapResponseLayer::new(move |response: Response<_>| {
                 if response.status() == StatusCode::UNAUTHORIZED {
-                    session.report_rejection();
+                    token.report_rejection();
                 }
                 response
             })

@@ -35,7 +35,8 @@ pub(super) enum Bounded {
     LabelIdentities,
     /// The prefixes of the network: a plan compares each with those of all clusters.
     Prefixes,
-    /// The size of the content that importers receive, see [`content_size`].
+    /// The bytes that importers receive, in their copy of the export and again in their own objects: the JSON of a
+    /// Service or of endpoints, which has texts without a bound of their own, and the text of a label identity.
     Bytes,
 }
 
@@ -134,7 +135,10 @@ fn bound(quotas: &BTreeMap<String, Quota>, cluster: &str, bounded: Bounded) -> u
 fn exceeded<'a>(snapshot: &'a LeaderSnapshot, quotas: &BTreeMap<String, Quota>) -> Vec<(&'a str, Bounded)> {
     let mut used: BTreeMap<(&str, Bounded), usize> = BTreeMap::new();
     for export in snapshot.exports.values().filter(|export| is_active(export)) {
-        for (bounded, amount) in amounts(export) {
+        let amounts = ALL
+            .into_iter()
+            .filter_map(|bounded| Some((bounded, amount(export, bounded)?)));
+        for (bounded, amount) in amounts {
             let total = used.entry((&export.spec.cluster_id, bounded)).or_default();
             *total = total.saturating_add(amount);
         }
@@ -156,7 +160,7 @@ fn beyond<'a>(
     let exports = exports.filter(|(_, export)| is_active(export) && export.spec.cluster_id == cluster);
     let mut exports: Vec<_> = exports
         .filter_map(|(name, export)| {
-            let (_, amount) = amounts(export).find(|(of, _)| *of == bounded)?;
+            let amount = amount(export, bounded)?;
             Some((name, export.as_ref(), amount))
         })
         .collect();
@@ -176,44 +180,28 @@ fn beyond<'a>(
         .collect()
 }
 
-/// The parts of quotas that an export takes.
-fn amounts(export: &ResourceExport) -> impl Iterator<Item = (Bounded, usize)> {
-    let bytes = content_size(export).map(|bytes| (Bounded::Bytes, bytes));
-    counted(export).into_iter().chain(bytes)
-}
-
-fn counted(export: &ResourceExport) -> Option<(Bounded, usize)> {
+/// The part of a bound that an export takes; `None` for kinds that it does not concern.
+fn amount(export: &ResourceExport, bounded: Bounded) -> Option<usize> {
     let spec = &export.spec;
-    Some(match spec.kind.as_str() {
-        kind::SERVICE => (Bounded::Services, 1),
-        kind::ENDPOINTS => {
+    Some(match (bounded, spec.kind.as_str()) {
+        (Bounded::Services, kind::SERVICE) | (Bounded::LabelIdentities, kind::LABEL_IDENTITY) => 1,
+        (Bounded::Endpoints, kind::ENDPOINTS) => {
             let subsets = spec.endpoints.iter().flat_map(|endpoints| &endpoints.subsets);
             let addresses = subsets.map(|subset| subset.addresses.as_ref().map_or(0, Vec::len));
-            (Bounded::Endpoints, addresses.sum())
+            addresses.sum()
         }
-        kind::LABEL_IDENTITY => (Bounded::LabelIdentities, 1),
-        kind::CLUSTER_INFO => {
+        (Bounded::Prefixes, kind::CLUSTER_INFO) => {
             let info = spec.cluster_info.as_deref()?;
-            let count = info.service_cidrs().len().saturating_add(info.pod_cidrs.len());
-            (Bounded::Prefixes, count)
+            info.service_cidrs().len().saturating_add(info.pod_cidrs.len())
+        }
+        (Bounded::Bytes, kind::SERVICE) => json_length(spec.service.as_ref()?),
+        (Bounded::Bytes, kind::ENDPOINTS) => json_length(spec.endpoints.as_ref()?),
+        (Bounded::Bytes, kind::LABEL_IDENTITY) => {
+            let label = spec.label_identity.as_ref()?.get("normalizedLabel")?;
+            label.as_str()?.len()
         }
         _ => return None,
     })
-}
-
-/// The bytes that importers receive, in their copy of the export and again in their own objects: the JSON of a Service
-/// or of endpoints, which has texts without a bound of their own, and the text of a label identity.
-fn content_size(export: &ResourceExport) -> Option<usize> {
-    let spec = &export.spec;
-    match spec.kind.as_str() {
-        kind::SERVICE => Some(json_length(spec.service.as_ref()?)),
-        kind::ENDPOINTS => Some(json_length(spec.endpoints.as_ref()?)),
-        kind::LABEL_IDENTITY => {
-            let label = spec.label_identity.as_ref()?.get("normalizedLabel")?;
-            Some(label.as_str()?.len())
-        }
-        _ => None,
-    }
 }
 
 /// The length of a value as JSON; without the JSON, because each plan counts all exports.

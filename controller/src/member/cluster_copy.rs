@@ -20,7 +20,7 @@ use crate::snapshot::{MemberSnapshot, RemoteObjects, get};
 /// Another cluster with the ID of this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OtherCluster {
-    /// How it is known.
+    /// The difference from the announce of this one.
     pub mark: ForeignMark,
     /// The time until this cluster takes its place, if no heartbeat follows.
     pub remaining: SignedDuration,

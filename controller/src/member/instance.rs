@@ -59,7 +59,7 @@ pub struct InstanceTracker {
     active_since: Option<Duration>,
     /// The exports that this run has found and not wanted.
     inherited: BTreeSet<ObjectRef>,
-    /// The exports that it has written meanwhile.
+    /// The exports that this run has written within [`INHERITANCE_TIME`].
     written: BTreeSet<ObjectRef>,
 }
 
@@ -117,7 +117,7 @@ impl InstanceTracker {
                     }
                 }
                 Seen::Other { statement: None } => {}
-                // It can be that of a run that has ended.
+                // The first statement can be that of a run that has ended.
                 Seen::Other { .. } if self.seen.is_none() => self.is_waiting = true,
                 Seen::Other {
                     statement: Some(statement),
@@ -313,6 +313,23 @@ mod tests {
         world.show(tracker)
     }
 
+    /// A cluster whose controller is settled.
+    fn established(own: &str) -> (World, InstanceTracker) {
+        let (mut world, mut tracker) = (World::new(None), tracker(own));
+        let instance = run(&mut world, &mut tracker, 40);
+        assert_eq!(instance.deletes_in, None);
+        (world, tracker)
+    }
+
+    /// Two controllers, of which the first one reconciles first in each second.
+    fn run_both(world: &mut World, trackers: [&mut InstanceTracker; 2], seconds: u64) {
+        let [first, second] = trackers;
+        for _ in 0..seconds {
+            let _instances = [world.reconcile(first), world.reconcile(second)];
+            world.now += 1;
+        }
+    }
+
     #[test]
     fn a_restart_settles_without_a_dispute() {
         let mut world = World::new(Some("former"));
@@ -353,9 +370,7 @@ mod tests {
     #[test]
     fn the_established_run_goes_on_and_a_new_one_yields() {
         for (old, new) in [("a", "b"), ("b", "a")] {
-            let mut world = World::new(None);
-            let mut original = tracker(old);
-            let _instance = run(&mut world, &mut original, 40);
+            let (mut world, mut original) = established(old);
             let mut copy = tracker(new);
             for _ in 0..40 {
                 let of_copy = world.reconcile(&mut copy);
@@ -374,15 +389,10 @@ mod tests {
 
     #[test]
     fn restarts_of_a_copy_do_not_displace_the_original() {
-        let mut world = World::new(None);
-        let mut original = tracker("m");
-        let _instance = run(&mut world, &mut original, 40);
+        let (mut world, mut original) = established("m");
         for copy in ["a", "z", "b", "y", "c", "x", "d", "w"] {
             let mut copy = tracker(copy);
-            for _ in 0..8 {
-                let _instances = [world.reconcile(&mut copy), world.reconcile(&mut original)];
-                world.now += 1;
-            }
+            run_both(&mut world, [&mut copy, &mut original], 8);
             let now = Duration::from_secs(world.now);
             assert_eq!(original.instance(now).other, None);
             assert_eq!(copy.instance(now).other.as_deref(), Some("m"));
@@ -393,10 +403,7 @@ mod tests {
     fn of_two_that_start_at_once_one_goes_on() {
         let mut world = World::new(Some("former"));
         let [mut a, mut b] = ["a", "b"].map(tracker);
-        for _ in 0..40 {
-            let _instances = [world.reconcile(&mut a), world.reconcile(&mut b)];
-            world.now += 1;
-        }
+        run_both(&mut world, [&mut a, &mut b], 40);
         let now = Duration::from_secs(world.now);
         let [a, b] = [a, b].map(|tracker| tracker.instance(now));
         assert_eq!((a.other, a.deletes_in), (None, None));
@@ -405,15 +412,10 @@ mod tests {
 
     #[test]
     fn an_original_that_was_cut_off_yields_to_the_copy_in_its_place() {
-        let mut world = World::new(None);
-        let mut original = tracker("a");
-        let _instance = run(&mut world, &mut original, 40);
+        let (mut world, mut original) = established("a");
         let mut copy = tracker("b");
         let _instance = run(&mut world, &mut copy, 600);
-        for _ in 0..6 {
-            let _instances = [world.reconcile(&mut original), world.reconcile(&mut copy)];
-            world.now += 1;
-        }
+        run_both(&mut world, [&mut original, &mut copy], 6);
         let now = Duration::from_secs(world.now);
         assert_eq!(original.instance(now).other.as_deref(), Some("b"));
         assert_eq!(copy.instance(now).other, None);
@@ -421,14 +423,9 @@ mod tests {
 
     #[test]
     fn a_run_takes_the_place_of_one_that_has_ended() {
-        let mut world = World::new(None);
-        let mut original = tracker("a");
-        let _instance = run(&mut world, &mut original, 40);
+        let (mut world, mut original) = established("a");
         let mut copy = tracker("b");
-        for _ in 0..20 {
-            let _instances = [world.reconcile(&mut copy), world.reconcile(&mut original)];
-            world.now += 1;
-        }
+        run_both(&mut world, [&mut copy, &mut original], 20);
         let instance = run(&mut world, &mut copy, 40);
         assert_eq!(instance.other.as_deref(), Some("a"));
         world.now = world.changed + TAKEOVER_DELAY.as_secs();

@@ -64,7 +64,7 @@ pub enum NotReadyReason {
     ClonedCluster {
         /// The ID.
         cluster_id: String,
-        /// How the other cluster is known.
+        /// The difference between their announces.
         mark: ForeignMark,
     },
     /// The leader's controller has not processed the announce yet.

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
 use mc_api::names;
-use mc_kube::{SessionAccount, client_with_session_token, client_with_token};
+use mc_kube::{TokenAccount, client_with_bound_token, client_with_token};
 
 use super::leader_connection::LeaderConnectionError;
 use crate::member::connection_config::{Credentials, LeaderConnectionConfig};
@@ -51,12 +51,12 @@ impl Environment for SystemEnvironment {
                 Credentials::Token(token) => client_with_token(server, ca, token).await,
                 Credentials::Bootstrap { token, account } => {
                     let bootstrap = names::bootstrap_account(account);
-                    let account = SessionAccount {
+                    let account = TokenAccount {
                         namespace: config.namespace.clone(),
                         name: account.clone(),
                         secret: bootstrap,
                     };
-                    client_with_session_token(server, ca, token, &account).await
+                    client_with_bound_token(server, ca, token, &account).await
                 }
             };
             client.map_err(|error| LeaderConnectionError::Client {

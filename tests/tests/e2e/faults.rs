@@ -2,10 +2,10 @@
 //!
 //! During an outage no import is removed and traffic flows; afterwards all clusters converge to the current objects.
 
+mod bound_tokens;
 mod leader_relocation;
 mod member_token;
 mod rollout;
-mod session_tokens;
 mod version_skew;
 
 use std::{

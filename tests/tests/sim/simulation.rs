@@ -272,7 +272,7 @@ impl Simulation {
             life.incarnation += 1;
             life.ended.notify_waiters();
         }
-        // The next run deletes no export before.
+        // The next run keeps exports that it does not want for this time.
         if matches!(actor, Actor::Member(_)) {
             self.grant_grace(SETTLING_TIME);
         }

@@ -127,34 +127,20 @@ fn bytes_of_services_and_labels_count_together() {
     insert(&mut snapshot.exports, export_of("east", &label(0)));
     settle(&mut snapshot);
     let all = snapshot.imports.len();
-    limit(
-        &mut snapshot,
-        "east",
-        names::ANNOTATION_MAX_BYTES,
-        &sizes.to_string(),
-    );
-    settle(&mut snapshot);
+    let limit_bytes = |snapshot: &mut LeaderSnapshot, max: usize| {
+        limit(snapshot, "east", names::ANNOTATION_MAX_BYTES, &max.to_string());
+        settle(snapshot);
+    };
+    limit_bytes(&mut snapshot, sizes);
     assert_eq!(snapshot.imports.len(), all);
     let failed = |snapshot: &LeaderSnapshot| {
         let names = snapshot.exports.keys().map(|name| name.name.clone());
         names.filter(|name| failure(snapshot, name).is_some()).count()
     };
     assert_eq!(failed(&snapshot), 0);
-    limit(
-        &mut snapshot,
-        "east",
-        names::ANNOTATION_MAX_BYTES,
-        &(sizes - 1).to_string(),
-    );
-    settle(&mut snapshot);
+    limit_bytes(&mut snapshot, sizes - 1);
     assert_eq!(failed(&snapshot), 1);
-    limit(
-        &mut snapshot,
-        "east",
-        names::ANNOTATION_MAX_BYTES,
-        &sizes.to_string(),
-    );
-    settle(&mut snapshot);
+    limit_bytes(&mut snapshot, sizes);
     // One long text of a port displaces only its own Service, although that is the oldest but one.
     let name = NamespacedName::new(NS, "east-shop-web-1-service");
     let mut export = snapshot.exports[&name].as_ref().clone();

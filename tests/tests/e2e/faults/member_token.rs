@@ -31,13 +31,13 @@ pub(super) fn create_token(secret: &str, account: &str) -> Value {
     })
 }
 
-/// Replaces west's Secret by a token, which obtains short-lived tokens of `session_account`, if any.
-pub(super) fn copy_to_west(token: &Value, session_account: Option<&str>) {
+/// Replaces west's Secret by a token, which obtains short-lived tokens of `token_account`, if any.
+pub(super) fn copy_to_west(token: &Value, token_account: Option<&str>) {
     let mut secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": token,
         "metadata": { "name": SECRET, "namespace": MEMBER_NAMESPACE },
     });
-    if let Some(account) = session_account {
+    if let Some(account) = token_account {
         secret["stringData"] = json!({ "serviceAccount": account });
     }
     WEST.try_kubectl(&["-n", MEMBER_NAMESPACE, "delete", "secret", SECRET])

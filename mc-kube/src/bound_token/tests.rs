@@ -42,9 +42,9 @@ impl Server {
     }
 }
 
-fn session(server: &Arc<Server>) -> SessionToken {
+fn renewed(server: &Arc<Server>) -> BoundToken {
     let server = server.clone();
-    SessionToken::renewed_by(50, move || std::future::ready(server.answer()))
+    BoundToken::renewed_by(50, move || std::future::ready(server.answer()))
 }
 
 async fn pass(seconds: u64) {
@@ -54,30 +54,30 @@ async fn pass(seconds: u64) {
 #[tokio::test(start_paused = true)]
 async fn a_token_is_replaced_before_it_expires() {
     let server = Server::new(&[Ok("a"), Ok("b"), Ok("c")]);
-    let mut session = session(&server);
-    assert_eq!(session.header().await.unwrap(), "a");
+    let mut current = renewed(&server);
+    assert_eq!(current.header().await.unwrap(), "a");
     pass(440).await;
-    assert_eq!(session.header().await.unwrap(), "a");
+    assert_eq!(current.header().await.unwrap(), "a");
     pass(20).await;
-    assert_eq!(session.header().await.unwrap(), "b");
+    assert_eq!(current.header().await.unwrap(), "b");
     assert_eq!(server.requests(), [Duration::ZERO, Duration::from_secs(450)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_fail_with_the_cause_until_there_is_a_token() {
     let server = Server::new(&[Err("forbidden"), Err("forbidden"), Ok("a")]);
-    let mut session = session(&server);
-    assert_eq!(session.header().await.unwrap_err(), "forbidden");
+    let mut current = renewed(&server);
+    assert_eq!(current.header().await.unwrap_err(), "forbidden");
     pass(2).await;
-    assert_eq!(session.header().await.unwrap(), "a");
+    assert_eq!(current.header().await.unwrap(), "a");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_token_remains_while_no_other_is_granted() {
     let server = Server::new(&[Ok("a"), Err("no answer")]);
-    let mut session = session(&server);
+    let mut current = renewed(&server);
     pass(3600).await;
-    assert_eq!(session.header().await.unwrap(), "a");
+    assert_eq!(current.header().await.unwrap(), "a");
     let requests = server.requests();
     let (last, before) = (requests[requests.len() - 1], requests[requests.len() - 2]);
     assert!(last.saturating_sub(before) <= MAX_BACKOFF, "{before:?}, {last:?}");
@@ -86,13 +86,13 @@ async fn a_token_remains_while_no_other_is_granted() {
 #[tokio::test(start_paused = true)]
 async fn a_rejected_token_is_replaced_at_once_and_seldom() {
     let server = Server::new(&[Ok("a"), Ok("b")]);
-    let mut session = session(&server);
+    let mut current = renewed(&server);
     pass(60).await;
-    session.report_rejection();
+    current.report_rejection();
     pass(1).await;
-    assert_eq!(session.header().await.unwrap(), "b");
+    assert_eq!(current.header().await.unwrap(), "b");
     for _ in 0..1000 {
-        session.report_rejection();
+        current.report_rejection();
         sleep(Duration::from_millis(10)).await;
     }
     // At most one in two seconds.
@@ -106,9 +106,9 @@ async fn a_rejected_token_is_replaced_at_once_and_seldom() {
 #[tokio::test(start_paused = true)]
 async fn the_last_client_ends_the_renewal() {
     let server = Server::new(&[Ok("a")]);
-    let session = session(&server);
-    let clone = session.clone();
-    drop(session);
+    let current = renewed(&server);
+    let clone = current.clone();
+    drop(current);
     pass(460).await;
     assert_eq!(server.requests().len(), 2);
     drop(clone);

@@ -123,7 +123,7 @@ fn member_spec() -> Value {
 }
 
 /// A token such as west has.
-fn session_token() -> String {
+fn bound_token() -> String {
     let (code, answer) = request_token(BOOTSTRAP, ACCOUNT, &member_spec());
     assert_eq!(code, 201, "{answer}");
     answer["status"]["token"].as_str().expect("a token").to_owned()
@@ -222,7 +222,7 @@ fn a_member_renews_short_lived_tokens_without_a_person() {
     let short_lived = ShortLived::start();
     // The static token is not used any more.
     delete_in_leader(&[&["secret", SECRET]]);
-    let token = session_token();
+    let token = bound_token();
     assert!(is_accepted(&token), "a token of a bootstrap account is accepted");
     export(&first, WEST);
     first.wait_imported(EAST, 1);
@@ -237,7 +237,7 @@ fn a_member_renews_short_lived_tokens_without_a_person() {
     flow.assert_undisturbed();
 
     // One Secret revokes the bootstrap token and all others.
-    let token = session_token();
+    let token = bound_token();
     assert!(is_accepted(&token), "a token of the new account is accepted");
     delete_in_leader(&[&["secret", BOOTSTRAP]]);
     wait_void(&token, SHORT_TIMEOUT);
@@ -259,7 +259,7 @@ fn a_member_renews_short_lived_tokens_without_a_person() {
 
 /// A member that is cut off for longer than its tokens live rejoins by itself.
 fn outlive_the_tokens() {
-    let token = session_token();
+    let token = bound_token();
     let partition = Partition::west();
     wait_void(&token, LIFETIME + Duration::from_secs(30));
     drop(partition);

@@ -33,7 +33,7 @@ const MIN_AGE: Duration = Duration::from_secs(2);
 
 /// The account that short-lived tokens belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionAccount {
+pub struct TokenAccount {
     /// The Namespace of the account and of the Secret.
     pub namespace: String,
     /// The name of the account.
@@ -56,17 +56,17 @@ type TokenState = Option<Result<HeaderValue, String>>;
 
 /// The current token of an account, shared by the requests of a client; the last clone ends the renewal.
 #[derive(Clone)]
-pub(crate) struct SessionToken {
+pub(crate) struct BoundToken {
     state: watch::Receiver<TokenState>,
     rejected: Arc<Notify>,
     _task: Arc<AbortOnDrop>,
 }
 
-// === impl SessionToken ===
+// === impl BoundToken ===
 
-impl SessionToken {
+impl BoundToken {
     /// Requests tokens of `account` with the credentials of `client` from now on.
-    pub(crate) fn new(client: Client, account: &SessionAccount) -> Self {
+    pub(crate) fn new(client: Client, account: &TokenAccount) -> Self {
         let seed = jitter_seed([account.namespace.as_str(), account.name.as_str()]);
         let (api, account) = (Api::namespaced(client, &account.namespace), account.clone());
         Self::renewed_by(seed, move || {
@@ -161,9 +161,9 @@ fn renewal_delay(lifetime: Duration, seed: u64) -> Duration {
     (tenth * 7).saturating_add(tenth / 100 * spread).max(MIN_AGE)
 }
 
-async fn request(api: &Api<ServiceAccount>, account: &SessionAccount) -> Result<Token, String> {
+async fn request(api: &Api<ServiceAccount>, account: &TokenAccount) -> Result<Token, String> {
     let failed = |why: String| {
-        let SessionAccount { name, secret, .. } = account;
+        let TokenAccount { name, secret, .. } = account;
         format!("short-lived token of ServiceAccount {name:?}, bound to Secret {secret:?}: {why}")
     };
     let request = TokenRequest {

@@ -1,4 +1,5 @@
-//! The state of a node's data path as a set of lines, without slots and indexes that may differ after a repair.
+//! The state of a node's data path as a set of lines, without slots and indexes that may differ after a repair, and
+//! without the secrets of a period, which may end during a test.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,7 @@ use aya::{
     programs::{ProgramInfo, SchedClassifier, TcAttachType},
 };
 use mc_gateway_common::abi::{
-    self, Addr,
+    self, Addr, SECRET_SLOTS, SourceMac,
     liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
     prefix::{PREFIX_GENERATION, PREFIX_LENS, PrefixLengths, lengths_slot},
     service::{self, Backend, Maglev, Service, ServiceKey},
@@ -134,6 +135,14 @@ fn programs(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) {
     }
 }
 
+/// Number of inner source MAC addresses of a peer in the slot of their period. Their values change with each period
+/// of secrets; the traffic shows that they are right.
+fn accepted_periods(peer: &abi::Peer) -> usize {
+    let macs = peer.source_macs.iter().enumerate();
+    macs.filter(|(slot, mac)| **mac != 0 && SourceMac::from_bits(**mac).slot() == *slot)
+        .count()
+}
+
 fn maps(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) -> Result<(), MapError> {
     let mut config = pinned::array::<abi::Config>(bed, place, abi::CONFIG)?.get(&0, 0)?;
     (config.mc0_ifindex, config.mc0_mac) = (0, [0; 6]);
@@ -141,12 +150,16 @@ fn maps(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) -> Result<()
     let epoch = pinned::array::<abi::Epoch>(bed, place, abi::EPOCH)?.get(&0, 0)?;
     lines.insert(format!("epoch: caches {}", epoch.number != 0));
     let next_hops = pinned::used_slots::<abi::NextHop>(bed, place, abi::NEXT_HOPS)?;
+    let peers = pinned::entries::<Addr, abi::Peer>(bed, place, abi::PEERS)?;
     let by_slot: BTreeMap<u32, u32> = next_hops.iter().map(|(slot, hop)| (*slot, hop.id)).collect();
     let sent = pinned::array::<ProbeSent>(bed, place, PROBE_SENT)?;
     let replies = pinned::array::<ProbeReply>(bed, place, PROBE_REPLY)?;
     for (slot, next_hop) in &next_hops {
+        let peer = peers.iter().find(|(addr, _)| *addr == next_hop.addr);
+        let same = peer.is_some_and(|(_, peer)| peer.reply_mac == next_hop.source_mac);
         let next_hop = abi::NextHop {
             stats: 0,
+            source_mac: u64::from(same),
             ..next_hop.without_link()
         };
         let alive = sent.get(slot, 0)?.id == replies.get(slot, 0)?.id;
@@ -174,18 +187,21 @@ fn maps(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) -> Result<()
         let prefix = abi::Prefix { group, ..prefix };
         lines.insert(format!("prefix: {:?}/{} {prefix:?}", key.addr, key.len));
     }
-    for (addr, peer) in pinned::entries::<Addr, abi::Peer>(bed, place, abi::PEERS)? {
+    for (addr, peer) in peers {
         let group = if peer.flags & abi::PEER_ANTREA == 0 {
             id(peer.group)
         } else {
             peer.group
         };
+        let accepted = accepted_periods(&peer);
         let peer = abi::Peer {
             group,
             stats: 0,
+            source_macs: [0; SECRET_SLOTS],
+            reply_mac: u64::from(peer.reply_mac != 0),
             ..peer
         };
-        lines.insert(format!("peer: {addr:?} {peer:?}"));
+        lines.insert(format!("peer: {addr:?} {peer:?}, accepted periods: {accepted}"));
     }
     for (key, value) in pinned::entries::<ServiceKey, Service>(bed, place, service::SERVICES)? {
         lines.insert(format!("service: {key:?} {value:?}"));

@@ -40,9 +40,8 @@ pub(super) fn copy_to_west(token: &Value, token_account: Option<&str>) {
     if let Some(account) = token_account {
         secret["stringData"] = json!({ "serviceAccount": account });
     }
-    WEST.try_kubectl(&["-n", MEMBER_NAMESPACE, "delete", "secret", SECRET])
-        .expect("west's Secret is deleted");
-    WEST.apply(&secret.to_string());
+    WEST.try_kubectl_stdin(&["replace", "--filename", "-"], &secret.to_string())
+        .expect("west's Secret is replaced");
 }
 
 /// UID and restart count of west's controller Pods.

@@ -94,7 +94,6 @@ impl InstanceTracker {
 
     /// Updates the history by the announce, which has been the same for `unchanged_for`, at a monotonic time.
     pub fn update(&mut self, announce: &MemberClusterAnnounce, unchanged_for: Duration, now: Duration) {
-        self.settle(now);
         let statement = announce.annotations().get(names::ANNOTATION_INSTANCE);
         let seen = match statement {
             Some(statement) if is_of(statement, &self.own) => Seen::Own {
@@ -385,6 +384,17 @@ mod tests {
             );
             assert_eq!(original.instance(Duration::from_secs(world.now)).deletes_in, None);
         }
+    }
+
+    /// Found by the property below: the time in which the run was suspended counted as undisputed.
+    #[test]
+    fn a_run_that_was_suspended_while_another_one_wrote_is_not_settled() {
+        let mut world = World::new(Some("former"));
+        let [mut suspended, mut other] = ["a", "b"].map(tracker);
+        let _instance = run(&mut world, &mut suspended, 12);
+        let _instance = run(&mut world, &mut other, 11);
+        let instance = world.show(&mut suspended);
+        assert_eq!(instance.deletes_in, Some(SETTLING_TIME));
     }
 
     #[test]

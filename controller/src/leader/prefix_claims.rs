@@ -249,6 +249,12 @@ impl PrefixClaims {
         both
     }
 
+    /// Whether a cluster has a claim.
+    #[must_use]
+    pub(super) fn has(&self, cluster: &str) -> bool {
+        self.clusters.contains_key(cluster)
+    }
+
     /// These claims and the others that they do not contain.
     #[must_use]
     pub(super) fn union(mut self, others: &Self) -> Self {

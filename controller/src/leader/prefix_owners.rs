@@ -91,9 +91,14 @@ pub(super) fn plan(
     }
     // A record that was restored from an older state, or that an API server answers from one, lacks claims of networks
     // that the members have.
-    let established = stored.union(&distributed(snapshot));
+    let distributed = distributed(snapshot);
+    let established = stored.union(&distributed);
+    let mut networks = restricted(snapshot, &claims.intersection(&established));
+    // A network is whole when it is first distributed: endpoints outside of a part would be left out.
+    let whole = restricted(snapshot, &claims);
+    networks.retain(|cluster, network| distributed.has(cluster) || whole.get(cluster) == Some(network));
     OwnedPrefixes {
-        networks: restricted(snapshot, &claims.intersection(&established)),
+        networks,
         claims,
         refused,
     }

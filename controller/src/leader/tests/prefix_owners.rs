@@ -51,6 +51,28 @@ fn a_prefix_is_recorded_before_it_is_distributed() {
     assert_eq!(network(&snapshot, "west").unwrap().pod_cidrs, ["10.1.1.1/16"]);
 }
 
+/// Seed 3934 of `sim`: endpoints that a cluster exported before its network were left out for a moment, because the
+/// record had a part of that.
+#[test]
+fn a_new_network_is_distributed_whole() {
+    let mut snapshot = one_network();
+    snapshot.imports = ObjectMap::default();
+    announce_network(
+        &mut snapshot,
+        "west",
+        "10.96.0.0/16",
+        &["10.1.1.1/16", "10.2.0.0/16"],
+    );
+    let first = reconcile(&mut snapshot);
+    assert!(
+        matches!(&first[..], [write] if write.target.name == names::PREFIX_OWNERS),
+        "{first:?}"
+    );
+    settle(&mut snapshot);
+    let pods = network(&snapshot, "west").unwrap().pod_cidrs;
+    assert_eq!(pods, ["10.1.1.1/16", "10.2.0.0/16"]);
+}
+
 #[test]
 fn a_prefix_of_another_cluster_is_not_distributed() {
     let mut snapshot = one_network();

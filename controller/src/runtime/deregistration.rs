@@ -43,6 +43,8 @@ const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The time in which an earlier request may still be executed: the announce has to be absent after it, too.
 const CONFIRMATION_DELAY: Duration = Duration::from_secs(15);
+/// The time after which the leader is read again, at least.
+const REREAD_DELAY: Duration = Duration::from_secs(1);
 /// The time between two reads of an announce without a known owner.
 const OBSERVATION_PERIOD: Duration = Duration::from_secs(5);
 /// Exports per page of a list.
@@ -53,6 +55,8 @@ const PAGE_SIZE: u32 = 100;
 enum CleanupResult {
     /// Objects of the membership were found and deleted.
     Deleted,
+    /// The leader's controller is releasing the announce.
+    Releasing,
     /// The leader has no object of the membership.
     Clean,
     /// The announce can be that of a former run of this cluster's controller, or of another cluster.
@@ -174,6 +178,7 @@ impl Deregistration {
     /// Repeats attempts until one confirms the deregistration.
     async fn run(&self, state: &Mutex<DeregistrationState>, changed: &Notify) {
         let start = Instant::now();
+        let mut deleted_at = start;
         let mut observer = AnnounceObserver::default();
         let seed = jitter_seed([self.membership.cluster_id.as_str()]);
         let mut backoff = Backoff::new(MIN_BACKOFF, MAX_BACKOFF, seed);
@@ -182,8 +187,18 @@ impl Deregistration {
                 Ok(CleanupResult::Clean) if start.elapsed() >= CONFIRMATION_DELAY => {
                     (DeregistrationState::Confirmed, Duration::ZERO)
                 }
+                // A leader without a controller releases nothing.
+                Ok(CleanupResult::Releasing) if deleted_at.elapsed() >= CONFIRMATION_DELAY => {
+                    (DeregistrationState::Confirmed, Duration::ZERO)
+                }
                 Ok(CleanupResult::Unknown) => (DeregistrationState::InProgress, OBSERVATION_PERIOD),
-                Ok(_) => (DeregistrationState::InProgress, CONFIRMATION_DELAY),
+                Ok(result) => {
+                    if result == CleanupResult::Deleted {
+                        deleted_at = Instant::now();
+                    }
+                    let remaining = CONFIRMATION_DELAY.saturating_sub(start.elapsed());
+                    (DeregistrationState::InProgress, remaining.max(REREAD_DELAY))
+                }
                 Err(error) => (DeregistrationState::Failing(error), backoff.next_delay()),
             };
             if !matches!(new, DeregistrationState::Failing(_)) {
@@ -230,7 +245,12 @@ impl Deregistration {
         }
         let plan = deregistration::plan(&self.membership, owner, &objects);
         if plan.writes.is_empty() {
-            return Ok(CleanupResult::Clean);
+            let is_releasing = announce.is_some() && owner == AnnounceOwner::Own;
+            return Ok(if is_releasing {
+                CleanupResult::Releasing
+            } else {
+                CleanupResult::Clean
+            });
         }
         // The leader's metrics are those of the active connection.
         let health = ApiHealth::new(&Arc::default());

@@ -16,7 +16,7 @@ pub use mc_kube::{NamespacedName, ObjectMap, OptionalKind};
 
 pub use self::{
     leader::{LastHeartbeat, LeaderSnapshot, MemberPolicies},
-    member::{LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState},
+    member::{CompleteExports, LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState},
     membership::{DeregistrationState, Instance, Membership, leader_namespace},
     pod_addresses::{PodAddresses, PodAttributes},
     status_times::StatusTimes,

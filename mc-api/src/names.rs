@@ -41,6 +41,9 @@ pub const LABEL_SOURCE_NAMESPACE: &str = "sourceNamespace";
 pub const LABEL_SOURCE_CLUSTER_ID: &str = "sourceClusterID";
 /// Kind of the export.
 pub const LABEL_SOURCE_KIND: &str = "sourceKind";
+/// Superset, on a cluster's export of kind `ImportFailures`: the leader has processed all of the cluster's exports. The
+/// value is the UID of the cluster's `MemberClusterAnnounce` at that time.
+pub const LABEL_EXPORTS_COMPLETE: &str = "mc-gateway.io/exports-complete";
 
 // Annotations.
 

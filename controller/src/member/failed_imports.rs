@@ -16,7 +16,7 @@ use mc_api::{
 };
 use mc_kube::NamespacedName;
 
-use super::{ActiveMembership, member_exports::MemberExport};
+use super::{ActiveMembership, export_completeness, member_exports::MemberExport};
 use crate::{plan::Plan, snapshot::MemberSnapshot};
 
 /// The reason of the condition.
@@ -56,11 +56,18 @@ const EXPORT: MemberExport<ImportFailures> = MemberExport {
     decode: ImportFailures::from_raw,
 };
 
-/// Keeps the export of this cluster's failures, or deletes it where there are none.
-pub(super) fn export(membership: &ActiveMembership<'_>, failed: FailedImports, plan: &mut Plan) {
+/// Keeps the export of this cluster's failures, or deletes it where there are none. Its label states that the other
+/// exports of this cluster are complete, if the plan so far and the leader's objects show that.
+pub(super) fn export(
+    snapshot: &MemberSnapshot,
+    membership: &ActiveMembership<'_>,
+    failed: FailedImports,
+    plan: &mut Plan,
+) {
     let failures = ImportFailures::new(failed.0);
-    let raw = (!failures.failures().is_empty()).then(|| failures.to_raw());
-    EXPORT.keep(membership, raw, plan);
+    let complete = export_completeness::label(snapshot, membership, plan);
+    let raw = (complete.is_some() || !failures.failures().is_empty()).then(|| failures.to_raw());
+    EXPORT.keep(membership, raw, complete.into_iter().collect(), plan);
 }
 
 /// The failures that the other clusters report about Services that this cluster exports.

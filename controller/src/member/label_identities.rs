@@ -268,6 +268,8 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
             }
         }
     }
+    // Deletions that are held leave room for changes.
+    let before = plan.writes.len();
     // Changes of clusters only are last: in a batch, a new identity does not wait for them.
     let (rewritten, changed): (Vec<_>, Vec<_>) = offered.valid.iter().partition(|(name, spec)| {
         get(local, "", name).is_some_and(|o| (&o.spec.label, o.spec.id) == (&spec.label, spec.id))

@@ -1,6 +1,8 @@
 //! The `ResourceExport`s that members read from each other, one of a kind for each cluster. The leader does not read
 //! them.
 
+use std::collections::BTreeMap;
+
 use kube::ResourceExt;
 use mc_api::{
     raw_payload::RawPayloadError,
@@ -10,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     ActiveMembership,
-    resource_exports::{apply_export, existing_export},
+    resource_exports::{apply_labelled_export, existing_export},
 };
 use crate::{
     issue_code::IssueCode,
@@ -33,8 +35,14 @@ pub(super) struct MemberExport<T> {
 // === impl MemberExport ===
 
 impl<T> MemberExport<T> {
-    /// Keeps the export of this cluster with that field `raw`, or deletes it where there is none.
-    pub(super) fn keep(&self, membership: &ActiveMembership<'_>, raw: Option<Value>, plan: &mut Plan) {
+    /// Keeps the export of this cluster with that field `raw` and those labels, or deletes it where there is none.
+    pub(super) fn keep(
+        &self,
+        membership: &ActiveMembership<'_>,
+        raw: Option<Value>,
+        labels: BTreeMap<String, String>,
+        plan: &mut Plan,
+    ) {
         let name = (self.name)(membership.cluster_id);
         if raw.is_some() {
             let spec = ResourceExportSpec {
@@ -43,7 +51,7 @@ impl<T> MemberExport<T> {
                 raw,
                 ..ResourceExportSpec::default()
             };
-            apply_export(membership, &name, spec, plan);
+            apply_labelled_export(membership, &name, spec, labels, plan);
         } else if let Some(old) = existing_export(membership, &name) {
             plan.delete(ApiServer::Leader, old);
         }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::connection_config::{connection_config, secret_name};
 use crate::{
     issue_code::IssueCode,
-    plan::{ApiServer, Plan},
+    plan::{ApiServer, Kind, Plan},
     snapshot::{DeregistrationState, MemberSnapshot, Membership, api_time, get},
 };
 
@@ -28,6 +28,9 @@ pub struct LeaderEndpoint {
     pub server: String,
     /// The Secret with the CA bundle and the token.
     pub secret: String,
+    /// The UID of the announce with which the leader has offered all imports of this cluster or has withdrawn them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_announce: Option<String>,
 }
 
 /// The recorded memberships.
@@ -121,6 +124,35 @@ pub fn is_recorded(snapshot: &MemberSnapshot, set: &ClusterSet) -> bool {
     })
 }
 
+/// Whether the leader has offered or withdrawn all imports since it has the announce with this UID, or imports may be
+/// those of another `ClusterSet` that this cluster has left.
+pub(super) fn is_settled(snapshot: &MemberSnapshot, set: &ClusterSet, announce: &str) -> bool {
+    let record = MembershipRecord::from_snapshot(snapshot);
+    let mut memberships = record.endpoints.keys();
+    if memberships.any(|membership| membership.cluster_set != set.name_any()) {
+        return true;
+    }
+    let endpoint = Membership::from_cluster_set(set).and_then(|membership| record.endpoints.get(&membership));
+    endpoint.is_some_and(|endpoint| endpoint.settled_announce.as_deref() == Some(announce))
+}
+
+/// Records that the leader has offered or withdrawn all imports.
+pub(super) fn settle(snapshot: &MemberSnapshot, set: &ClusterSet, announce: &str, plan: &mut Plan) {
+    let old = MembershipRecord::from_snapshot(snapshot);
+    let mut new = old.clone();
+    let endpoint = Membership::from_cluster_set(set).and_then(|key| new.endpoints.get_mut(&key));
+    // Another change of the record in this plan has precedence; the next plan settles.
+    let is_written = plan.writes.iter().any(|write| {
+        write.target.side == ApiServer::Local
+            && write.target.kind == Kind::ConfigMap
+            && write.target.name == names::MEMBERSHIP_RECORDS
+    });
+    if let (Some(endpoint), false) = (endpoint, is_written) {
+        endpoint.settled_announce = Some(announce.to_owned());
+        write(snapshot, &old, &new, plan);
+    }
+}
+
 /// Keeps the record of a cluster with a `ClusterSet`.
 pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
     let old = MembershipRecord::from_snapshot(snapshot);
@@ -130,11 +162,17 @@ pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
     remove_deregistered(snapshot, Some(set), &mut new);
     let config = connection_config(set, &snapshot.secret).ok();
     if let (Some(config), Some(secret)) = (config, secret_name(set)) {
+        let membership = Membership::from(&config);
+        let settled_announce = old
+            .endpoints
+            .get(&membership)
+            .and_then(|old| old.settled_announce.clone());
         let endpoint = LeaderEndpoint {
             server: config.server.clone(),
             secret: secret.to_owned(),
+            settled_announce,
         };
-        new.endpoints.insert(Membership::from(&config), endpoint);
+        new.endpoints.insert(membership, endpoint);
     }
     write(snapshot, &old, &new, plan);
 }

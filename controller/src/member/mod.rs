@@ -7,6 +7,7 @@ pub mod address_groups;
 mod address_slices;
 pub mod announce;
 mod antrea_endpoints;
+pub mod awaited_exporters;
 pub mod cluster_copy;
 pub mod cluster_info;
 pub mod connection_config;
@@ -14,6 +15,7 @@ pub mod data_path_status;
 pub mod default_tiers;
 pub mod deletion_guard;
 pub mod deregistration;
+mod export_completeness;
 pub mod export_payload;
 mod export_status;
 pub mod exports;
@@ -54,7 +56,10 @@ mod withdrawal;
 pub mod without_cluster_set;
 
 use kube::ResourceExt;
-use mc_api::{cluster_set::ClusterSet, config::EndpointIpType, names, network_policy::ClusterNetworkPolicy};
+use mc_api::{
+    cluster_set::ClusterSet, config::EndpointIpType, member_cluster_announce::MemberClusterAnnounce, names,
+    network_policy::ClusterNetworkPolicy,
+};
 
 use self::slices::SliceIndex;
 use crate::{
@@ -72,6 +77,8 @@ pub struct ActiveMembership<'a> {
     pub leader_namespace: &'a str,
     /// The leader's objects; the lists are complete.
     pub leader: &'a RemoteObjects,
+    /// The announce of this cluster.
+    pub announce: &'a MemberClusterAnnounce,
     /// The addresses exported as endpoints.
     pub endpoint_ip_type: EndpointIpType,
 }
@@ -103,11 +110,12 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
         cluster_info::export(snapshot, &membership, &gateways, &mut plan);
         cluster_info::import(snapshot, &membership, &mut plan);
         let failed = imports::plan(snapshot, &membership, &slices, &mut plan);
-        failed_imports::export(&membership, failed, &mut plan);
         antrea_endpoints::plan(snapshot, &mut plan);
         selector_exports::plan(snapshot, &membership, &mut plan);
         label_identities::plan(snapshot, &membership, &mut plan);
         policies::plan(snapshot, &membership, &mut plan);
+        // After all other exports.
+        failed_imports::export(snapshot, &membership, failed, &mut plan);
         unreadable_imports::keep_imports(snapshot, &mut plan);
         // Before the guard, which removes all deletions: without any the brake would be released.
         mass_deletion::brake(snapshot, set, &membership, &mut plan);
@@ -127,6 +135,7 @@ pub fn is_active(snapshot: &MemberSnapshot) -> bool {
 /// The membership, if the leader has accepted it, its lists are complete, and no other cluster has its ID.
 fn active_membership<'a>(snapshot: &'a MemberSnapshot, set: &'a ClusterSet) -> Option<ActiveMembership<'a>> {
     let leader = snapshot.leader.as_ref().filter(|l| l.synced)?;
+    let announce = announce::announce(leader, set)?;
     let accepted = membership::acceptance(leader, set) == membership::Acceptance::Accepted;
     let is_copy = cluster_copy::other_cluster(snapshot, leader, set).is_some();
     let is_waiting = snapshot.instance.writes_in.is_some();
@@ -134,6 +143,7 @@ fn active_membership<'a>(snapshot: &'a MemberSnapshot, set: &'a ClusterSet) -> O
         cluster_id: &set.spec.cluster_id,
         leader_namespace: membership::leader_namespace(set),
         leader,
+        announce,
         endpoint_ip_type: snapshot.config.endpoint_ip_type,
     })
 }

@@ -43,6 +43,17 @@ pub(super) fn apply_export(
     spec: ResourceExportSpec,
     plan: &mut Plan,
 ) -> bool {
+    apply_labelled_export(membership, name, spec, BTreeMap::new(), plan)
+}
+
+/// Writes the export with additional labels unless it is up to date; returns whether it was.
+pub(super) fn apply_labelled_export(
+    membership: &ActiveMembership<'_>,
+    name: &str,
+    spec: ResourceExportSpec,
+    labels: BTreeMap<String, String>,
+    plan: &mut Plan,
+) -> bool {
     let old = existing_export(membership, name);
     if let Some(old) = old {
         // An export that is being deleted is created again when it is gone.
@@ -55,10 +66,13 @@ pub(super) fn apply_export(
             return false;
         }
     }
-    let new = export(membership, name, spec);
+    let mut new = export(membership, name, spec);
+    new.labels_mut().extend(labels);
+    let complete = names::LABEL_EXPORTS_COMPLETE;
     let same = old.is_some_and(|o| {
         o.spec == new.spec
             && new.labels().iter().all(|(k, v)| o.labels().get(k) == Some(v))
+            && o.labels().get(complete) == new.labels().get(complete)
             && new.finalizers().iter().all(|f| o.finalizers().contains(f))
     });
     if !same {

@@ -3,6 +3,8 @@
 //! Pure. Replicated policies are known in all clusters and are not exported. With a leader that admits no such export,
 //! other clusters lack the peers.
 
+use std::collections::BTreeMap;
+
 use kube::ResourceExt;
 use mc_api::{names, policy_selectors::PolicySelectors, resource_export::kind};
 use serde_json::Value;
@@ -28,7 +30,8 @@ pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: 
         return;
     };
     let is_exported = !selectors.peers().is_empty() && snapshot.config.stretched_network_policy;
-    EXPORT.keep(membership, is_exported.then(|| selectors.to_raw()), plan);
+    let raw = is_exported.then(|| selectors.to_raw());
+    EXPORT.keep(membership, raw, BTreeMap::new(), plan);
 }
 
 /// The peers of the other clusters' policies; `None` while their list is incomplete.

@@ -28,8 +28,18 @@ pub(super) fn exported_until(
     existing_export(membership, &name)
         .filter(|exported| is_of(exported, &service) && exported.metadata.deletion_timestamp.is_none())?;
     let now = api_time(snapshot.now).0;
+    end_of_waiting(snapshot, without_endpoints_since(export).unwrap_or(now))
+}
+
+/// Whether a Service may still be exported elsewhere although none of its endpoints is ready.
+pub(super) fn is_kept(snapshot: &MemberSnapshot, export: &ServiceExport) -> bool {
+    without_endpoints_since(export).is_some_and(|since| end_of_waiting(snapshot, since).is_some())
+}
+
+/// The time until which a Service is exported that has no ready endpoint since then; `None` if it has passed.
+fn end_of_waiting(snapshot: &MemberSnapshot, since: Timestamp) -> Option<Timestamp> {
     // A clock that was set back does not prolong it.
-    let since = without_endpoints_since(export).map_or(now, |since| since.min(now));
+    let since = since.min(api_time(snapshot.now).0);
     since
         .checked_add(snapshot.config.withdraw_after)
         .ok()

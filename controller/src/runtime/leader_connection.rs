@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use kube::{Client, runtime::watcher};
+use kube::{Client, ResourceExt, runtime::watcher};
 use mc_api::{
     config::IdentityExport,
     member_cluster_announce::MemberClusterAnnounce,
@@ -18,6 +18,7 @@ use super::{
     api_health::ApiHealth,
     applier::Applier,
     cache::{self, DynStore},
+    complete_exporters::{CompleteExporters, LeaderState},
     events::EventPublisher,
     listed_imports::ListedImports,
 };
@@ -48,6 +49,7 @@ pub struct LeaderConnection {
     events: EventPublisher,
     deletion_guard: DeletionGuard,
     listed_imports: ListedImports,
+    complete_exporters: CompleteExporters,
     _tasks: Vec<AbortOnDrop>,
 }
 
@@ -127,6 +129,7 @@ impl LeaderConnection {
             health,
             deletion_guard: DeletionGuard::default(),
             listed_imports: ListedImports::default(),
+            complete_exporters: CompleteExporters::default(),
             announces: announces.0,
             exports: exports.0,
             imports: imports.0,
@@ -162,21 +165,28 @@ impl LeaderConnection {
         let synced = self.announces.synced() && self.exports.synced() && self.imports.synced();
         let imports = self.imports.full_snapshot();
         let listed_imports = self.listed_imports.update(imports.relists, &imports.objects);
+        let has_failures = self.import_failures.synced();
+        let import_failures = self.import_failures.snapshot();
+        let announces = self.announces.snapshot();
+        let leader = LeaderState {
+            announce: announces.values().next().and_then(|announce| announce.uid()),
+            relists: imports.relists,
+        };
+        let complete_exports = self.complete_exporters.update(leader, &import_failures, now);
         let mut objects = RemoteObjects {
             synced,
-            announces: self.announces.snapshot(),
+            announces,
             exports: self.exports.snapshot(),
             policy_selectors: self
                 .policy_selectors
                 .as_ref()
                 .filter(|store| store.synced())
                 .map(Store::snapshot),
-            import_failures: Some(&self.import_failures)
-                .filter(|store| store.synced())
-                .map(Store::snapshot),
+            import_failures: has_failures.then_some(import_failures),
             imports: imports.objects,
             unreadable_imports: imports.unreadable,
             listed_imports,
+            complete_exports,
             suppress_deletions_until: None,
         };
         // Read last: the counters include every list of the snapshots.

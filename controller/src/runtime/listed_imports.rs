@@ -1,15 +1,26 @@
 //! The imports that the leader has listed or reported since the last relist.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use mc_api::resource_import::ResourceImport;
 use mc_kube::ObjectMap;
 
-/// Names of imports; empty on a new connection.
+/// Names of imports, each with the clusters that its endpoints had; empty on a new connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ListedImports {
     relists: u32,
-    names: Arc<BTreeSet<String>>,
+    imports: Arc<BTreeMap<String, BTreeSet<String>>>,
+}
+
+/// The clusters of an import's endpoints.
+fn clusters(import: &ResourceImport) -> impl Iterator<Item = &String> {
+    let endpoints = import.spec.endpoints.iter();
+    endpoints
+        .flat_map(|endpoints| &endpoints.clusters)
+        .map(|cluster| &cluster.cluster_id)
 }
 
 // === impl ListedImports ===
@@ -20,16 +31,22 @@ impl ListedImports {
         &mut self,
         relists: u32,
         imports: &ObjectMap<ResourceImport>,
-    ) -> Arc<BTreeSet<String>> {
+    ) -> Arc<BTreeMap<String, BTreeSet<String>>> {
         if self.relists != relists {
             self.relists = relists;
-            self.names = Arc::default();
+            self.imports = Arc::default();
         }
-        if imports.keys().any(|key| !self.names.contains(&key.name)) {
-            let names = Arc::make_mut(&mut self.names);
-            names.extend(imports.keys().map(|key| key.name.clone()));
+        for (key, import) in imports.iter() {
+            let known = self.imports.get(&key.name);
+            let is_known = known.is_some_and(|known| clusters(import).all(|cluster| known.contains(cluster)));
+            if !is_known {
+                let listed = Arc::make_mut(&mut self.imports)
+                    .entry(key.name.clone())
+                    .or_default();
+                listed.extend(clusters(import).cloned());
+            }
         }
-        self.names.clone()
+        self.imports.clone()
     }
 }
 
@@ -53,8 +70,8 @@ mod tests {
         imports
     }
 
-    fn texts(names: &BTreeSet<String>) -> Vec<&str> {
-        names.iter().map(String::as_str).collect()
+    fn texts(imports: &BTreeMap<String, BTreeSet<String>>) -> Vec<&str> {
+        imports.keys().map(String::as_str).collect()
     }
 
     #[test]
@@ -68,5 +85,27 @@ mod tests {
         );
         assert_eq!(texts(&listed.update(0, &imports(&["b", "c"]))), ["a", "b", "c"]);
         assert_eq!(texts(&listed.update(1, &imports(&["c"]))), ["c"]);
+    }
+
+    #[test]
+    fn clusters_of_endpoints_remain_listed() {
+        let endpoints = |clusters: &[&str]| {
+            let clusters: Vec<_> = clusters
+                .iter()
+                .map(|id| json!({ "clusterID": id, "subsets": [] }))
+                .collect();
+            let import = json!({
+                "metadata": { "name": "a", "namespace": "mc" },
+                "spec": { "kind": "Endpoints", "endpoints": { "subsets": [], "clusters": clusters } },
+            });
+            let mut imports = ObjectMap::default();
+            insert(&mut imports, object(import));
+            imports
+        };
+        let mut listed = ListedImports::default();
+        let _first = listed.update(0, &endpoints(&["west"]));
+        let all = listed.update(0, &endpoints(&["south"]));
+        let wanted = ["south", "west"].map(str::to_owned);
+        assert_eq!(all["a"], BTreeSet::from(wanted));
     }
 }

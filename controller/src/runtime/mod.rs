@@ -8,6 +8,7 @@ mod api_health;
 pub mod applier;
 mod batch;
 mod cache;
+mod complete_exporters;
 pub mod deregistration;
 pub mod election;
 pub mod env;

@@ -142,6 +142,15 @@ pub enum LeaderConnectionState {
     },
 }
 
+/// The statement of a cluster that the leader has all of its exports ([`mc_api::names::LABEL_EXPORTS_COMPLETE`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompleteExports {
+    /// The UID of its announce.
+    pub announce: String,
+    /// The time since which this connection knows it.
+    pub since: Timestamp,
+}
+
 /// The leader's objects that this member may read.
 #[derive(Clone, Debug, Default)]
 pub struct RemoteObjects {
@@ -159,8 +168,11 @@ pub struct RemoteObjects {
     pub imports: ObjectMap<ResourceImport>,
     /// Those that cannot be decoded ([`mc_kube::FullSnapshot::unreadable`]).
     pub unreadable_imports: BTreeSet<NamespacedName>,
-    /// The names of the imports since the last relist, or since the connection was opened, deleted ones included.
-    pub listed_imports: Arc<BTreeSet<String>>,
+    /// The names of the imports since the last relist, or since the connection was opened, deleted ones included; each
+    /// with all clusters that its endpoints had.
+    pub listed_imports: Arc<BTreeMap<String, BTreeSet<String>>>,
+    /// The clusters of which the leader has all exports, by ID.
+    pub complete_exports: Arc<BTreeMap<String, CompleteExports>>,
     /// The time until which an absent object may have been lost by the leader ([`crate::member::deletion_guard`]).
     pub suppress_deletions_until: Option<Timestamp>,
 }

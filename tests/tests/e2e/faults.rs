@@ -5,6 +5,7 @@
 mod bound_tokens;
 mod leader_relocation;
 mod member_token;
+mod new_leader;
 mod rollout;
 mod version_skew;
 

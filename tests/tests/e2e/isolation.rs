@@ -731,7 +731,7 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
-/// UID, spec, labels and annotations of the members' objects, by name, without heartbeats.
+/// UID, spec, labels and annotations of the members' objects, by name, without heartbeats and failures of imports.
 fn contents() -> BTreeMap<String, Value> {
     let mut contents = BTreeMap::new();
     for member in MEMBERS {
@@ -740,10 +740,10 @@ fn contents() -> BTreeMap<String, Value> {
         for (resource, name) in exports.into_iter().chain([announce]) {
             let mut object = LEADER.get(NAMESPACE, resource, &name).unwrap_or_default();
             let metadata = object["metadata"].take();
-            let mut annotations = metadata["annotations"].clone();
             let heartbeat = json!({ "touch-ts": null, "mc-gateway.io/controller-instance": null });
+            let mut annotations = metadata["annotations"].clone();
             json_merge_patch(&mut annotations, &heartbeat);
-            object.as_object_mut().map(|fields| fields.remove("status"));
+            json_merge_patch(&mut object, &json!({ "status": null, "spec": { "raw": null } }));
             object["metadata"] = json!([metadata["uid"], metadata["labels"], annotations]);
             contents.insert(name, object);
         }

@@ -105,6 +105,7 @@ async fn an_endpoint_recorded_late_is_used() {
     let endpoint = LeaderEndpoint {
         server: "https://leader.example:6443".to_owned(),
         secret: "token".to_owned(),
+        settled_announce: None,
     };
     deregistrations.start(&membership, Some(&endpoint), None, secrets(), &env);
     wait_state(&deregistrations, &membership, |state| {

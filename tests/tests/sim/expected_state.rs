@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     accounts,
+    empty_leader::wrong_records,
     endpoint_ranges::{self, Networks},
     import_failures::wrong_reports,
     invariants::{
@@ -120,10 +121,12 @@ pub(crate) fn differences(world: &Simulation) -> Vec<String> {
     differences_of_objects(world)
         .into_iter()
         .chain(counters)
+        .chain(wrong_records(world))
         .collect()
 }
 
-/// The differences apart from counters of rules, which are written once a minute.
+/// The differences apart from counters of rules, which are written once a minute, and from records of settled
+/// memberships.
 pub(crate) fn differences_of_objects(world: &Simulation) -> Vec<String> {
     let mut report = Differences(accounts::differences(&world.clusters[0].store));
     let members: BTreeMap<usize, String> = (1..world.clusters.len())

@@ -46,6 +46,7 @@ use std::{
 };
 
 use cloned_cluster::Backup;
+use empty_leader::Lost;
 use mc_test_kit::fake_apiserver::resources::Scheme;
 use run::{Outcome, PROMISED_CONVERGENCE, Plan, Scenario, run};
 use simulation::{Counts, Crash};
@@ -183,13 +184,23 @@ fn a_seed_is_deterministic() {
 /// A member keeps many imports that a restored leader lacks.
 #[test]
 fn an_empty_leader_removes_no_imports() {
-    let outcome = run(
-        1,
-        Plan::Fixed(Scenario::EmptyLeader, None),
-        &Arc::new(Scheme::new()),
-        false,
-    );
+    let scenario = Plan::Fixed(Scenario::EmptyLeader(Lost::ManyServices), None);
+    let outcome = run(1, scenario, &Arc::new(Scheme::new()), false);
     assert!(outcome.failures.is_empty(), "{:#?}", outcome.failures);
+}
+
+/// C1 of the review of the control plane: a member that joined a new leader first deleted its imports.
+#[test]
+fn a_new_leader_removes_no_imports() {
+    for seed in 1..=20 {
+        let scenario = Plan::Fixed(Scenario::EmptyLeader(Lost::Everything), None);
+        let outcome = run(seed, scenario, &Arc::new(Scheme::new()), false);
+        assert!(
+            outcome.failures.is_empty(),
+            "seed {seed}: {:#?}",
+            outcome.failures
+        );
+    }
 }
 
 /// A cluster that was restored from a backup leaves the objects of its original alone.

@@ -33,7 +33,8 @@ use tokio::{
 
 use crate::{
     cloned_cluster::{self, Backup},
-    empty_leader, expected_state,
+    empty_leader::{self, Lost},
+    expected_state,
     invariants::{antrea, core, wanted_cluster_id},
     pod_restart, replaced_cluster_set,
     simulation::{
@@ -121,8 +122,8 @@ pub(crate) enum Scenario {
     ReplacedClusterSet,
     /// A member is silent, is removed by policy and rejoins.
     StaleMember,
-    /// The leader loses its objects while the exporter of many Services is cut off.
-    EmptyLeader,
+    /// The leader loses objects while the exporter of Services is cut off.
+    EmptyLeader(Lost),
     /// A copy of a member runs beside it.
     ClonedCluster(Backup),
     /// Two clusters have Pods with one label; one after the other withdraws it, and one returns.
@@ -488,6 +489,7 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
             world.set_gateway(server, "n1", true);
         }
     };
+    let without_members = world.lock().clusters[0].store.clone();
     start(&mut world.lock());
     match scenario {
         Scenario::Join => wait(12).await,
@@ -540,7 +542,7 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
         }
         Scenario::PodRestart => pod_restart::run(world).await,
         Scenario::ClonedCluster(backup) => cloned_cluster::run(world, backup).await,
-        Scenario::EmptyLeader => empty_leader::run(world).await,
+        Scenario::EmptyLeader(lost) => empty_leader::run(world, lost, without_members).await,
         Scenario::ReplacedClusterSet => replaced_cluster_set::run(world).await,
         Scenario::Identities => {
             world.lock().put_pod(1, "shop", "p0", 0);
@@ -642,10 +644,13 @@ async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<St
     }
 }
 
-/// Removes leftovers of former members from a restored leader.
+/// Removes leftovers of former members from a restored leader, and permits members to delete what these exported.
 fn remove_leftovers(world: &mut Simulation) -> usize {
     if !world.restored {
         return 0;
+    }
+    for server in 1..world.clusters.len() {
+        world.permit_deletions(server);
     }
     let (announces, exports) = expected_state::leftovers(world);
     let count = announces.len() + exports.len();

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use jiff::SignedDuration;
 use k8s_openapi::ByteString;
 use mc_api::names;
 use mc_test_kit::fake_apiserver::{
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     accounts,
+    expected_state::condition,
     invariants::{antrea, core, mcs, slices},
     simulation::{LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SET, Simulation},
 };
@@ -185,6 +187,18 @@ impl Simulation {
                 "leaders": [{ "clusterID": "leader", "server": LEADER_URL, "secret": "member-token" }],
             },
         }));
+    }
+
+    /// Permits the deletion of imports that await exporters, as an administrator does if these are gone for good.
+    pub(crate) fn permit_deletions(&mut self, server: usize) {
+        let key = (MEMBER_NAMESPACE.to_owned(), SET.to_owned());
+        let set = self.clusters[server].store.get(&antrea("clustersets"), &key);
+        if set.is_some_and(|set| condition(set, "DeletionsHeld").0 == "True") {
+            let until = (self.now(server) + SignedDuration::from_hours(1)).to_string();
+            self.write_as_user(server, &antrea("clustersets"), MEMBER_NAMESPACE, &json!({
+                "metadata": { "name": SET, "annotations": { names::ANNOTATION_MASS_DELETION_UNTIL: until } },
+            }));
+        }
     }
 
     /// Deletes the ClusterSet.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use mc_api::label_identity::{LabelIdentity, digest, object_name};
+
 use super::*;
 use crate::{
     member::mass_deletion::{HELD, MAX_UNBRAKED},
@@ -190,4 +192,52 @@ fn an_administrator_permits_a_mass_deletion_for_a_time() {
     assert_eq!(left(snapshot.clone()), MANY, "the time has passed");
     advance(&mut snapshot, -1);
     assert_eq!(left(snapshot), 0);
+}
+
+/// A member with `count` imported label identities, on a new connection to a leader that offers those imports.
+fn with_identities(count: u32, offered: &[(&str, i64)]) -> MemberSnapshot {
+    let mut snapshot = snapshot();
+    snapshot.config.stretched_network_policy = true;
+    let identities = present(&mut snapshot.label_identities);
+    for number in 1..=count {
+        let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app=web-{number}");
+        let name = object_name(&digest(&label)).to_owned();
+        let identity: LabelIdentity = object(json!({
+            "metadata": { "name": name, "labels": { names::LABEL_APP_MANAGED_BY: names::MANAGED_BY } },
+            "spec": { "label": label, "id": number },
+        }));
+        insert(identities, identity);
+    }
+    for (label, id) in offered {
+        let import = json!({
+            "metadata": { "name": object_name(&digest(label)), "namespace": LEADER_NS },
+            "spec": { "kind": "LabelIdentity", "labelIdentity": { "label": label, "id": id } },
+        });
+        insert(&mut leader(&mut snapshot).imports, object(import));
+    }
+    snapshot
+}
+
+/// A plan has the deletions of 256 identities: 5,000 missing ones were deleted in batches below a tenth of all.
+#[test]
+fn identities_beyond_a_batch_count() {
+    let mut snapshot = with_identities(3_000, &[]);
+    settle(&mut snapshot);
+    assert_eq!(present(&mut snapshot.label_identities).len(), 3_000);
+}
+
+/// A new leader numbers labels anew: two with one number would have the same rules.
+#[test]
+fn an_identity_whose_number_has_another_label_is_deleted() {
+    let label = "ns:kubernetes.io/metadata.name=shop&pod:app=new";
+    let mut snapshot = with_identities(300, &[(label, 7)]);
+    settle(&mut snapshot);
+    let identities = present(&mut snapshot.label_identities);
+    assert_eq!(identities.len(), 300, "one is replaced");
+    let of_number: Vec<_> = identities
+        .values()
+        .filter(|identity| identity.spec.id == 7)
+        .map(|identity| identity.spec.label.clone())
+        .collect();
+    assert_eq!(of_number, [label]);
 }

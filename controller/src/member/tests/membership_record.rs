@@ -45,6 +45,7 @@ fn a_membership_is_recorded_before_it_is_announced() {
     let endpoint = LeaderEndpoint {
         server: "https://172.18.0.1:6443".to_owned(),
         secret: "member-east-token".to_owned(),
+        settled_announce: None,
     };
     assert_eq!(
         MembershipRecord::from_snapshot(&snapshot).endpoints,

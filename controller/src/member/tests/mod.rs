@@ -3,10 +3,12 @@
 mod address_groups;
 mod antrea_endpoints;
 mod antrea_leader;
+mod awaited_exporters;
 mod cluster_copy;
 mod collisions;
 mod drain;
 mod endpoint_ranges;
+mod export_completeness;
 mod exports;
 mod failed_imports;
 mod gateways;
@@ -346,8 +348,13 @@ fn list_imports(snapshot: &mut MemberSnapshot) {
     let Some(leader) = &mut snapshot.leader else {
         return;
     };
-    let present = leader.imports.keys().map(|key| key.name.clone());
-    leader.listed_imports = Arc::new(leader.listed_imports.iter().cloned().chain(present).collect());
+    let listed = Arc::make_mut(&mut leader.listed_imports);
+    for (key, import) in leader.imports.iter() {
+        let endpoints = import.spec.endpoints.iter();
+        let clusters = endpoints.flat_map(|endpoints| &endpoints.clusters);
+        let clusters = clusters.map(|cluster| cluster.cluster_id.clone());
+        listed.entry(key.name.clone()).or_default().extend(clusters);
+    }
 }
 
 /// Reconciles until the plan is empty.

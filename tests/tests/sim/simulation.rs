@@ -9,10 +9,10 @@ use std::{
 
 use controller::member::instance::SETTLING_TIME;
 use jiff::{SignedDuration, Timestamp};
-use mc_api::config::Config;
+use mc_api::{config::Config, names};
 use mc_test_kit::fake_apiserver::{
     resources::Scheme,
-    store::{Actor, Store},
+    store::{Actor, Store, StoredObject},
 };
 use mc_tests::rng::Rng;
 use tokio::{sync::Notify, time::Instant};
@@ -171,6 +171,12 @@ impl SharedSimulation {
     }
 }
 
+/// The run of a member controller that has written an announce.
+fn instance(announce: &StoredObject) -> Option<&str> {
+    let statement = announce.meta("annotations")[names::ANNOTATION_INSTANCE].as_str()?;
+    statement.split('/').next()
+}
+
 // === impl World ===
 
 impl Simulation {
@@ -272,10 +278,6 @@ impl Simulation {
             life.incarnation += 1;
             life.ended.notify_waiters();
         }
-        // The next run keeps exports that it does not want for this time.
-        if matches!(actor, Actor::Member(_)) {
-            self.grant_grace(SETTLING_TIME);
-        }
     }
 
     /// True for the current incarnation of a controller.
@@ -316,6 +318,10 @@ impl Simulation {
                     change.resource.1, change.key.0, change.key.1, change.new.text
                 )
             });
+            // A new run keeps exports that it does not want for this time.
+            if instance(&change.new) != change.old.as_deref().and_then(instance) {
+                self.grant_grace(SETTLING_TIME);
+            }
             let at = self.elapsed();
             let now = self.now(server);
             let broken = self

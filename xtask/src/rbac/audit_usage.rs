@@ -133,6 +133,8 @@ fn parse_account(user: &str) -> Option<(Role, String)> {
         ("kube-system", "mc-gateway") => Role::Gateway,
         ("kube-system", _) => return None,
         (_, "antrea-mc-controller") => Role::Leader,
+        // Administrators write the Roles of bootstrap accounts.
+        (_, account) if account.ends_with("-bootstrap") => return None,
         _ => Role::MemberAccess,
     };
     Some((role, namespace.to_owned()))
@@ -182,6 +184,7 @@ mod tests {
         );
         assert_eq!(role("kube-system:mc-gateway"), Some((Role::Gateway, Scope::All)));
         assert_eq!(role("kube-system:coredns"), None);
+        assert_eq!(role("antrea-multicluster:member-east-bootstrap"), None);
     }
 
     #[test]

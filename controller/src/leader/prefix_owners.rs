@@ -95,8 +95,10 @@ pub(super) fn plan(
     let established = stored.union(&distributed);
     let mut networks = restricted(snapshot, &claims.intersection(&established));
     // A network is whole when it is first distributed: endpoints outside of a part would be left out.
-    let whole = restricted(snapshot, &claims);
-    networks.retain(|cluster, network| distributed.has(cluster) || whole.get(cluster) == Some(network));
+    if networks.keys().any(|cluster| !distributed.has(cluster)) {
+        let whole = restricted(snapshot, &claims);
+        networks.retain(|cluster, network| distributed.has(cluster) || whole.get(cluster) == Some(network));
+    }
     OwnedPrefixes {
         networks,
         claims,

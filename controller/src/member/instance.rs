@@ -222,7 +222,8 @@ pub(super) fn is_of(statement: &str, instance: &str) -> bool {
 }
 
 /// The name of the instance in a statement.
-pub(super) fn name(statement: &str) -> &str {
+#[must_use]
+pub fn name(statement: &str) -> &str {
     statement.split_once('/').map_or(statement, |(name, _)| name)
 }
 

@@ -54,7 +54,10 @@ pub(super) fn brake(
     plan: &mut Plan,
 ) {
     let permission = permission(snapshot, set, plan);
-    let replaced = replaced_identities(snapshot, membership);
+    let LackingIdentities {
+        replaced,
+        missing: identities,
+    } = LackingIdentities::new(snapshot, membership, plan);
     let missing: BTreeSet<ObjectRef> = plan
         .writes
         .iter()
@@ -66,7 +69,6 @@ pub(super) fn brake(
         .collect();
     let all = import_count(snapshot);
     let awaited = awaited(snapshot, set, membership, (all, &missing), plan);
-    let identities = missing_identities(snapshot, membership, &replaced);
     let Some((held, reason, why)) = held(snapshot, set, (all, identities), missing, awaited) else {
         return write_condition(snapshot, set, None, plan);
     };
@@ -100,7 +102,7 @@ pub(super) fn brake(
 }
 
 /// The objects that are held, the reason of the condition, and the cause for people; `all` imports, of which
-/// `identities` are missing label identities. A plan has a part of their deletions.
+/// `identities` are missing label identities.
 fn held(
     snapshot: &MemberSnapshot,
     set: &ClusterSet,
@@ -146,34 +148,36 @@ fn end_of_wait(snapshot: &MemberSnapshot, set: &ClusterSet) -> Timestamp {
     since.checked_add(MAX_WAIT).unwrap_or(since)
 }
 
-/// The imported label identities with numbers that the leader has given to other labels: they have no meaning now.
-fn replaced_identities(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>) -> BTreeSet<String> {
-    let missing: Vec<_> = own_identities(snapshot)
-        .filter(|(name, _)| !membership.leader.listed_imports.contains_key(*name))
-        .collect();
-    if missing.is_empty() {
-        return BTreeSet::new();
-    }
-    let offered = membership.leader.imports.values();
-    let offered = offered.filter(|import| import.spec.kind == kind::LABEL_IDENTITY);
-    let offered = offered.filter_map(|import| parse_import(import.spec.label_identity.as_ref()).ok());
-    let numbers: BTreeSet<u32> = offered.map(|identity| identity.id).collect();
-    let replaced = missing
-        .into_iter()
-        .filter(|(_, label)| numbers.contains(&label.spec.id));
-    replaced.map(|(name, _)| name.to_owned()).collect()
+/// The imported label identities that the leader's list lacks.
+#[derive(Default)]
+struct LackingIdentities {
+    /// Those with numbers that the leader has given to other labels: they have no meaning now.
+    replaced: BTreeSet<String>,
+    /// The number of the others. A plan has a part of their deletions.
+    missing: usize,
 }
 
-/// The number of other imported label identities that the leader's list lacks.
-fn missing_identities(
-    snapshot: &MemberSnapshot,
-    membership: &ActiveMembership<'_>,
-    replaced: &BTreeSet<String>,
-) -> usize {
-    let listed = &membership.leader.listed_imports;
-    own_identities(snapshot)
-        .filter(|(name, _)| !listed.contains_key(*name) && !replaced.contains(*name))
-        .count()
+// === impl LackingIdentities ===
+
+impl LackingIdentities {
+    fn new(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &Plan) -> Self {
+        let mut deletions = plan.writes.iter().filter(|write| deletes_import(write));
+        if !deletions.any(|write| write.target.kind == Kind::LabelIdentity) {
+            return Self::default();
+        }
+        let offered = membership.leader.imports.values();
+        let offered = offered.filter(|import| import.spec.kind == kind::LABEL_IDENTITY);
+        let offered = offered.filter_map(|import| parse_import(import.spec.label_identity.as_ref()).ok());
+        let numbers: BTreeSet<u32> = offered.map(|identity| identity.id).collect();
+        let lacking = own_identities(snapshot)
+            .filter(|(name, _)| !membership.leader.listed_imports.contains_key(*name));
+        let (replaced, missing): (Vec<_>, Vec<_>) =
+            lacking.partition(|(_, label)| numbers.contains(&label.spec.id));
+        Self {
+            replaced: replaced.into_iter().map(|(name, _)| name.to_owned()).collect(),
+            missing: missing.len(),
+        }
+    }
 }
 
 /// The label identities of this controller, with their names.

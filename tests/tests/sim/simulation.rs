@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use controller::member::instance::SETTLING_TIME;
+use controller::member::instance::{self, SETTLING_TIME};
 use jiff::{SignedDuration, Timestamp};
 use mc_api::{config::Config, names};
 use mc_test_kit::fake_apiserver::{
@@ -172,9 +172,9 @@ impl SharedSimulation {
 }
 
 /// The run of a member controller that has written an announce.
-fn instance(announce: &StoredObject) -> Option<&str> {
+fn instance_of(announce: &StoredObject) -> Option<&str> {
     let statement = announce.meta("annotations")[names::ANNOTATION_INSTANCE].as_str()?;
-    statement.split('/').next()
+    Some(instance::name(statement))
 }
 
 // === impl World ===
@@ -319,7 +319,7 @@ impl Simulation {
                 )
             });
             // A new run keeps exports that it does not want for this time.
-            if instance(&change.new) != change.old.as_deref().and_then(instance) {
+            if instance_of(&change.new) != change.old.as_deref().and_then(instance_of) {
                 self.grant_grace(SETTLING_TIME);
             }
             let at = self.elapsed();

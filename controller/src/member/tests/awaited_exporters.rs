@@ -43,15 +43,6 @@ fn joined_anew(clusters: &[&str]) -> MemberSnapshot {
     snapshot
 }
 
-/// The leader accepts an announce with this UID.
-fn join(snapshot: &mut MemberSnapshot, uid: &str) {
-    let mut announce = announce("set");
-    announce.metadata.uid = Some(uid.to_owned());
-    announce.metadata.creation_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(snapshot.now));
-    insert(&mut leader(snapshot).announces, announce);
-}
-
 /// A new connection.
 fn restart(snapshot: &mut MemberSnapshot) {
     leader(snapshot).listed_imports = Arc::default();

@@ -13,9 +13,7 @@ const EXPORT: &str = "east-importfailures";
 /// A member that exports Service `web` and has an announce with a UID.
 fn member() -> MemberSnapshot {
     let mut snapshot = exporting();
-    let mut announce = announce("set");
-    announce.metadata.uid = Some("joined".to_owned());
-    insert(&mut leader(&mut snapshot).announces, announce);
+    join(&mut snapshot, "joined");
     snapshot
 }
 
@@ -79,10 +77,6 @@ fn an_export_without_a_status_is_not_processed() {
 #[test]
 fn later_exports_do_not_take_it_back_and_a_new_leader_does() {
     let mut snapshot = member();
-    insert(
-        &mut snapshot.service_exports,
-        object(json!({ "metadata": { "name": "web", "namespace": "shop" } })),
-    );
     settle(&mut snapshot);
     offer(&mut snapshot);
     for kind in ["service", "endpoints"] {
@@ -96,9 +90,7 @@ fn later_exports_do_not_take_it_back_and_a_new_leader_does() {
     settle(&mut snapshot);
     assert_eq!(stated(&snapshot), Some("joined"));
     leader(&mut snapshot).exports = ObjectMap::default();
-    let mut announce = announce("set");
-    announce.metadata.uid = Some("anew".to_owned());
-    insert(&mut leader(&mut snapshot).announces, announce);
+    join(&mut snapshot, "anew");
     settle(&mut snapshot);
     assert_eq!(stated(&snapshot), None);
 }
@@ -145,14 +137,11 @@ fn an_export_that_the_leaders_server_rejects_is_not_awaited() {
 #[test]
 fn the_label_of_a_former_announce_is_removed() {
     let mut snapshot = snapshot();
-    let mut announce = announce("set");
-    announce.metadata.uid = Some("former".to_owned());
-    insert(&mut leader(&mut snapshot).announces, announce.clone());
+    join(&mut snapshot, "former");
     insert(&mut leader(&mut snapshot).imports, import_service("books", "web"));
     settle(&mut snapshot);
     assert_eq!(stated(&snapshot), Some("former"));
-    announce.metadata.uid = Some("joined".to_owned());
-    insert(&mut leader(&mut snapshot).announces, announce);
+    join(&mut snapshot, "joined");
     snapshot.service_cidrs.clear();
     settle(&mut snapshot);
     assert!(export(&snapshot, EXPORT).is_some(), "with the failure");

@@ -148,6 +148,13 @@ fn announce(set: &str) -> MemberClusterAnnounce {
     }))
 }
 
+/// The leader accepts an announce with this UID.
+fn join(snapshot: &mut MemberSnapshot, uid: &str) {
+    let mut announce = announce("set");
+    announce.metadata.uid = Some(uid.to_owned());
+    insert(&mut leader(snapshot).announces, announce);
+}
+
 fn secret(data: &[(&str, &str)]) -> SecretState {
     let mut secret: Secret = object(json!({ "metadata": { "name": "member-east-token", "namespace": NS } }));
     let data = data

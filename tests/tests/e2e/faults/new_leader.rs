@@ -17,9 +17,10 @@ use crate::{
 const DEPLOYMENT: &str = "deployment/antrea-mc-controller";
 /// The time for which the exporter is away; longer than the holds after a relist (5 s) and of dead watches (15 s).
 const ABSENCE: Duration = Duration::from_secs(30);
-/// The objects that members write, those that the leader makes from them, and its records about members.
 const ANNOUNCES: &str = "memberclusterannounces";
+/// The exports of members, and the imports that the leader makes from them.
 const EXCHANGED: [&str; 2] = ["resourceexports", "resourceimports"];
+/// The leader's records about members.
 const RECORDS: [&str; 2] = ["mc-gateway-prefix-owners", "antrea-mc-member-identities"];
 
 /// A controller that does not run; started on drop.

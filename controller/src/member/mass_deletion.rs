@@ -169,8 +169,14 @@ impl LackingIdentities {
         let offered = offered.filter(|import| import.spec.kind == kind::LABEL_IDENTITY);
         let offered = offered.filter_map(|import| parse_import(import.spec.label_identity.as_ref()).ok());
         let numbers: BTreeSet<u32> = offered.map(|identity| identity.id).collect();
+        let leader = membership.leader;
+        let unreadable: BTreeSet<&str> = leader
+            .unreadable_imports
+            .iter()
+            .map(|key| key.name.as_str())
+            .collect();
         let lacking = own_identities(snapshot)
-            .filter(|(name, _)| !membership.leader.listed_imports.contains_key(*name));
+            .filter(|(name, _)| !leader.listed_imports.contains_key(*name) && !unreadable.contains(name));
         let (replaced, missing): (Vec<_>, Vec<_>) =
             lacking.partition(|(_, label)| numbers.contains(&label.spec.id));
         Self {

@@ -241,3 +241,21 @@ fn an_identity_whose_number_has_another_label_is_deleted() {
         .collect();
     assert_eq!(of_number, [label]);
 }
+
+/// Found by reading: they counted as missing, although nothing deletes them.
+#[test]
+fn identities_with_unreadable_imports_do_not_count() {
+    let mut snapshot = with_identities(30, &[]);
+    let names: Vec<_> = present(&mut snapshot.label_identities)
+        .keys()
+        .map(|key| key.name.clone())
+        .collect();
+    let unreadable = names
+        .iter()
+        .take(25)
+        .map(|name| NamespacedName::new(LEADER_NS, name.as_str()));
+    leader(&mut snapshot).unreadable_imports = unreadable.collect();
+    settle(&mut snapshot);
+    assert_eq!(present(&mut snapshot.label_identities).len(), 25);
+    assert!(!is_held(&snapshot));
+}

@@ -61,6 +61,8 @@ issue_codes! {
     LabelNotImported,
     /// Members export label identities, and the leader does not exchange them.
     LabelsDisabled,
+    /// A Namespace of the leader cluster is not that of a member, although it has the label for that.
+    MemberNamespaceRefused,
     /// The leader has rejected a member.
     MemberRefused,
     /// The leader has removed a silent member.

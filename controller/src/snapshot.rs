@@ -4,6 +4,7 @@
 pub(crate) mod fake;
 mod leader;
 mod member;
+mod member_namespaces;
 mod membership;
 mod pod_addresses;
 mod status_times;
@@ -17,6 +18,7 @@ pub use mc_kube::{NamespacedName, ObjectMap, OptionalKind};
 pub use self::{
     leader::{LastHeartbeat, LeaderSnapshot, MemberPolicies},
     member::{CompleteExports, LeaderConnectionState, MemberSnapshot, RemoteObjects, SecretState},
+    member_namespaces::{ExchangedObjects, MemberNamespace, MemberNamespaces},
     membership::{DeregistrationState, Instance, Membership, leader_namespace},
     pod_addresses::{PodAddresses, PodAttributes},
     status_times::StatusTimes,

@@ -64,7 +64,8 @@ pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-s
 pub const ANNOTATION_IMPORT_OWNER: &str = "mc-gateway.io/imported-by";
 /// Superset, on a `ServiceImport`: the keys of the labels and annotations exported with the Service.
 pub const ANNOTATION_EXPORTED_KEYS: &str = "mc-gateway.io/exported-keys";
-/// On a `ServiceAccount` of the leader cluster: the ID of the only cluster that may use it.
+/// On a `ServiceAccount` of the leader cluster: the ID of the only cluster that may use it. Superset, on a Namespace
+/// with [`LABEL_MEMBER_NAMESPACE_OF`]: the ID of its member.
 pub const ANNOTATION_CLUSTER_ID: &str = "multicluster.antrea.io/cluster-id";
 /// On a `MemberClusterAnnounce`: the last heartbeat, RFC 3339.
 pub const ANNOTATION_TOUCH_TS: &str = "touch-ts";
@@ -126,7 +127,16 @@ pub const FINALIZER_RESOURCE_EXPORT: &str = "resourceexport.antrea.io/finalizer"
 /// On a `ResourceExport` of old releases: recognised and removed, never set.
 pub const FINALIZER_RESOURCE_EXPORT_LEGACY: &str = "resourceexport.finalizers.antrea.io";
 
+// Objects in the leader cluster.
+
+/// Superset, on a Namespace of the leader cluster: it is that of one member. The value is the Namespace of the leader;
+/// the annotation [`ANNOTATION_CLUSTER_ID`] has the member's ID.
+pub const LABEL_MEMBER_NAMESPACE_OF: &str = "mc-gateway.io/member-namespace-of";
+
 // Objects created by a leader.
+
+/// Superset, on a `ResourceExport`: a copy by the leader. The value is the Namespace of the original.
+pub const LABEL_COPIED_FROM: &str = "mc-gateway.io/copied-from";
 
 /// Superset, on a `ConfigMap` of the leader: the kind of its records.
 pub const LABEL_RECORD: &str = "mc-gateway.io/record";

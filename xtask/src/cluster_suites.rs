@@ -37,7 +37,13 @@ pub(crate) const CONFORMANCE: ClusterSuite = ClusterSuite {
 /// Isolation between members, and attacks of a member on other clusters.
 pub(crate) const ISOLATION: ClusterSuite = ClusterSuite {
     name: "isolation",
-    modules: &["account_binding", "isolation", "own_objects", "trust"],
+    modules: &[
+        "account_binding",
+        "isolation",
+        "member_namespace",
+        "own_objects",
+        "trust",
+    ],
 };
 /// Failing controllers and API servers, and a comparison of the fake API server of `sim` with a real one.
 pub(crate) const FAULTS: ClusterSuite = ClusterSuite {

@@ -9,6 +9,8 @@ use crate::{cluster, cmd};
 /// Output file and the kustomization it is built from, below `deploy/`.
 const FILES: &[(&str, &str)] = &[
     ("mc-gateway-leader.yml", "base/leader"),
+    ("mc-gateway-leader-isolation.yml", "base/leader_isolation"),
+    ("mc-gateway-member-namespace.yml", "base/member_namespace"),
     ("mc-gateway-policy-crds.yml", "crds/policy"),
     ("mc-gateway-member.yml", "base/member"),
     ("mc-gateway-datapath.yml", "base/gateway"),

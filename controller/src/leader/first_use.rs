@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use mc_api::{config::AccountBinding, member_cluster_announce::MemberClusterAnnounce, names, validation};
 
-use super::{account_bindings::AccountBindings, members};
+use super::{
+    account_bindings::{self, AccountBindings},
+    members,
+};
 use crate::{
     issue_code::IssueCode,
     plan::{ApiServer, Plan},
@@ -41,6 +44,9 @@ pub(super) fn bindings(
             first_use.ids.insert(account.to_owned(), id.to_owned());
         }
     }
+    // A recorded binding remains beside a Namespace of the cluster, and is the last one.
+    let namespaces = snapshot.member_namespaces.members.values();
+    taken.extend(namespaces.map(|member| member.cluster_id.as_str()));
     let candidates = match mode {
         AccountBinding::OnFirstUse => candidates(snapshot),
         AccountBinding::Required | AccountBinding::Shared => vec![],
@@ -91,6 +97,7 @@ fn recorded(snapshot: &LeaderSnapshot) -> impl Iterator<Item = (&str, &str)> {
     let data = record.and_then(|record| record.data.as_ref());
     data.into_iter()
         .flatten()
+        .filter(|(account, _)| account_bindings::is_account(account))
         .map(|(account, id)| (account.as_str(), id.as_str()))
 }
 
@@ -100,6 +107,7 @@ fn recorded(snapshot: &LeaderSnapshot) -> impl Iterator<Item = (&str, &str)> {
 fn candidates(snapshot: &LeaderSnapshot) -> Vec<(&str, &MemberClusterAnnounce)> {
     let acceptable = members::accepted_announces(snapshot, members::current_cluster_set(snapshot));
     let mut candidates: Vec<_> = acceptable
+        .filter(|announce| announce.namespace().is_none_or(|ns| ns == snapshot.namespace))
         .filter_map(|announce| {
             let key = if members::is_admitted(announce) {
                 names::ANNOTATION_BOUND_ACCOUNT

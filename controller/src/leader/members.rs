@@ -9,6 +9,7 @@ use mc_api::{
     condition::{self, Condition},
     member_cluster_announce::MemberClusterAnnounce,
     names,
+    resource_export::ResourceExport,
 };
 use serde_json::{Value, json};
 
@@ -51,7 +52,7 @@ pub fn plan(snapshot: &LeaderSnapshot, bindings: &AccountBindings, plan: &mut Pl
     let set = current_cluster_set(snapshot);
     for announce in snapshot.announces.values() {
         if announce.metadata.deletion_timestamp.is_some() {
-            deregister(snapshot, announce, plan);
+            deregister(snapshot.exports.values().map(AsRef::as_ref), announce, plan);
         } else {
             admit(snapshot, announce, rejection(set, announce), bindings, plan);
         }
@@ -154,7 +155,7 @@ fn admit(
     .into_iter()
     .flat_map(|(annotation, wanted)| annotation.changes(announce, wanted.as_deref()))
     .map(|(key, value)| (key.to_owned(), json!(value)))
-    .chain(bound_account(bindings, announce))
+    .chain(bound_account(snapshot, bindings, announce))
     .collect();
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), Value::Object(annotations));
@@ -179,7 +180,15 @@ fn admit(
 }
 
 /// The annotation with the account of the announce's cluster, if it lacks that. It remains as evidence of the binding.
-fn bound_account(bindings: &AccountBindings, announce: &MemberClusterAnnounce) -> Option<(String, Value)> {
+/// Accounts in the Namespace of a single member are bound by that.
+fn bound_account(
+    snapshot: &LeaderSnapshot,
+    bindings: &AccountBindings,
+    announce: &MemberClusterAnnounce,
+) -> Option<(String, Value)> {
+    if announce.namespace().is_some_and(|ns| ns != snapshot.namespace) {
+        return None;
+    }
     let account = bindings.bound_account(announce)?;
     let key = names::ANNOTATION_BOUND_ACCOUNT;
     let is_known = announce
@@ -190,16 +199,18 @@ fn bound_account(bindings: &AccountBindings, announce: &MemberClusterAnnounce) -
 }
 
 /// Deletes the exports of a leaving member, then releases its announce.
-fn deregister(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce, plan: &mut Plan) {
-    let mut exports = snapshot
-        .exports
-        .values()
+pub(super) fn deregister<'a>(
+    exports: impl Iterator<Item = &'a ResourceExport>,
+    announce: &MemberClusterAnnounce,
+    plan: &mut Plan,
+) {
+    let mut exports = exports
         .filter(|e| e.spec.cluster_id == announce.cluster_id && is_active(e))
         .peekable();
     let finalizer = names::member_announce_finalizer(&announce.cluster_id);
     let has_exports = exports.peek().is_some();
     for export in exports {
-        plan.delete(ApiServer::Local, export.as_ref());
+        plan.delete(ApiServer::Local, export);
     }
     if !has_exports && announce.finalizers().contains(&finalizer) {
         let finalizers = announce.finalizers().iter();
@@ -271,8 +282,8 @@ fn restriction(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> 
         }
         MemberPolicies::Missing { name } => {
             let message = format!(
-                "ValidatingAdmissionPolicy {name} is not in force: any member can write objects of another. Apply the \
-                 leader's manifest, with Kubernetes 1.30 or newer"
+                "ValidatingAdmissionPolicy or its binding {name} is not in force: any member can write objects of \
+                 another. Apply the leader's manifests, with Kubernetes 1.30 or newer"
             );
             plan.warning_event(ApiServer::Local, set, POLICIES_MISSING, message.as_str());
             plan.issue(

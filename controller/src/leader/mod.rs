@@ -5,6 +5,7 @@
 pub mod account_bindings;
 mod admission;
 pub mod cluster_infos;
+mod copies;
 mod endpoint_budget;
 mod eviction;
 mod export_status;
@@ -15,6 +16,7 @@ pub mod label_identities;
 pub mod label_imports;
 pub mod members;
 pub mod merge;
+mod misplaced;
 mod network_exports;
 mod payload;
 pub mod policies;
@@ -37,6 +39,7 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
     }
     let bindings = service_account_bindings::plan(snapshot, &mut plan);
     members::plan(snapshot, &bindings, &mut plan);
+    misplaced::plan(snapshot, &mut plan);
     if let Some(set) = members::current_cluster_set(snapshot) {
         eviction::plan(snapshot, set, &mut plan);
     }
@@ -51,6 +54,7 @@ pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
         resources::remove_finalizer(export, &mut plan);
     }
     unreadable_exports::keep_resource_imports(snapshot, &mut plan);
+    copies::plan(snapshot, &mut plan);
     plan
 }
 

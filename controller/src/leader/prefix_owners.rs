@@ -20,6 +20,7 @@ use mc_api::{
 use serde_json::{Value, json};
 
 use super::{
+    account_bindings,
     eviction::evicted,
     members,
     network_exports::valid_networks,
@@ -197,34 +198,33 @@ fn restrict(info: &ClusterInfo, owned: &PrefixClaims) -> Option<ClusterInfo> {
     (info.prefixes().is_empty() || !network.prefixes().is_empty()).then_some(network)
 }
 
-/// The ranges of each cluster whose ServiceAccount has an allow-list. An invalid entry allows nothing.
+/// The ranges of each cluster with an allow-list. An invalid entry allows nothing.
 fn allow_lists(
     snapshot: &LeaderSnapshot,
     bindings: &BTreeMap<String, String>,
     plan: &mut Plan,
 ) -> BTreeMap<String, Vec<IpNet>> {
     let mut lists: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
-    for account in snapshot.service_accounts.values() {
-        let Some(list) = account.annotations().get(names::ANNOTATION_ALLOWED_CIDRS) else {
+    for restricted in account_bindings::restricted_members(snapshot, bindings) {
+        let annotation = names::ANNOTATION_ALLOWED_CIDRS;
+        let Some(list) = restricted.annotations.get(annotation) else {
             continue;
         };
-        let annotation = names::ANNOTATION_ALLOWED_CIDRS;
-        let subject = || format!("ServiceAccount {}", account.name_any());
-        let Some(cluster) = bindings.get(&account.name_any()).filter(|id| !id.is_empty()) else {
+        let Some(cluster) = restricted.cluster else {
             plan.issue(
                 IssueCode::InvalidAnnotation,
-                subject(),
+                restricted.subject,
                 format!("annotation {annotation}: ignored: the account is bound to no cluster"),
             );
             continue;
         };
-        let allowed = lists.entry(cluster.clone()).or_default();
+        let allowed = lists.entry(cluster.to_owned()).or_default();
         for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
             match validation::cidr(entry) {
                 Ok(range) => allowed.push(range),
                 Err(cause) => plan.issue(
                     IssueCode::InvalidAnnotation,
-                    subject(),
+                    restricted.subject.as_str(),
                     format!("annotation {annotation}: {cause}; ignored"),
                 ),
             }

@@ -1,7 +1,7 @@
 //! Quotas of members: the exports that the leader distributes for one of them.
 //!
 //! Without a bound a member with stolen credentials fills the API servers of all importers. Annotations of the member's
-//! ServiceAccount replace the defaults.
+//! ServiceAccount, or of the Namespace of a single member, replace the defaults.
 
 use std::{
     borrow::Cow,
@@ -9,7 +9,6 @@ use std::{
     io,
 };
 
-use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
 use mc_api::{
     names,
@@ -18,7 +17,12 @@ use mc_api::{
 use mc_kube::NamespacedName;
 use serde::Serialize;
 
-use super::{admission::without, export_status, resources::is_active};
+use super::{
+    account_bindings::{self, RestrictedMember},
+    admission::without,
+    export_status,
+    resources::is_active,
+};
 use crate::{issue_code::IssueCode, plan::Plan, snapshot::LeaderSnapshot};
 
 /// The refused exports of a cluster with a status and an Event; the others are counted in one issue.
@@ -53,10 +57,12 @@ type Quota = BTreeMap<Bounded, usize>;
 
 /// An export beyond a quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the cluster exceeds its quota of {max} {} (annotation {} of its ServiceAccount)", bounded.plural(), bounded.annotation())]
+#[error("the cluster exceeds its quota of {max} {} (annotation {} of its {holder})", bounded.plural(), bounded.annotation())]
 pub(super) struct QuotaError {
     bounded: Bounded,
     max: usize,
+    /// The kind of the annotated object.
+    holder: &'static str,
 }
 
 /// The snapshot without the exports beyond the quotas: of each cluster the oldest ones that fit are kept.
@@ -71,7 +77,13 @@ pub(super) fn enforce<'a>(
     for (cluster, bounded) in exceeded(&snapshot, &quotas) {
         let max = bound(&quotas, cluster, bounded);
         let exports = beyond(&snapshot, cluster, bounded, max);
-        let error = QuotaError { bounded, max };
+        let has_namespace = snapshot.member_namespaces.home(cluster).is_some();
+        let holder = if has_namespace {
+            "Namespace"
+        } else {
+            "ServiceAccount"
+        };
+        let error = QuotaError { bounded, max, holder };
         // Exports of label identities have no status.
         let reported = exports
             .iter()
@@ -99,27 +111,27 @@ fn quotas(
     plan: &mut Plan,
 ) -> BTreeMap<String, Quota> {
     let mut quotas: BTreeMap<String, Quota> = BTreeMap::new();
-    for account in snapshot.service_accounts.values() {
-        let Some(cluster) = bindings.get(&account.name_any()) else {
+    for restricted in account_bindings::restricted_members(snapshot, bindings) {
+        let Some(cluster) = restricted.cluster else {
             continue;
         };
         for bounded in ALL {
-            if let Some(max) = annotated(account, bounded, plan) {
-                quotas.entry(cluster.clone()).or_default().insert(bounded, max);
+            if let Some(max) = annotated(&restricted, bounded, plan) {
+                quotas.entry(cluster.to_owned()).or_default().insert(bounded, max);
             }
         }
     }
     quotas
 }
 
-fn annotated(account: &ServiceAccount, bounded: Bounded, plan: &mut Plan) -> Option<usize> {
+fn annotated(restricted: &RestrictedMember<'_>, bounded: Bounded, plan: &mut Plan) -> Option<usize> {
     let annotation = bounded.annotation();
-    let value = account.annotations().get(annotation)?;
+    let value = restricted.annotations.get(annotation)?;
     let max = value.parse().ok();
     if max.is_none() {
         plan.issue(
             IssueCode::InvalidAnnotation,
-            format!("ServiceAccount {}", account.name_any()),
+            restricted.subject.as_str(),
             format!("annotation {annotation}: {value:?} is not a number; ignored"),
         );
     }

@@ -11,7 +11,10 @@ use kube::{ResourceExt, core::ObjectMeta};
 use mc_api::{names, validation};
 use serde_json::{Map, Value, json};
 
-use super::{account_bindings::AccountBindings, first_use, members};
+use super::{
+    account_bindings::{self, AccountBindings},
+    first_use, members,
+};
 use crate::{
     issue_code::IssueCode,
     plan::{ApiServer, Plan},
@@ -138,6 +141,7 @@ fn bindings(snapshot: &LeaderSnapshot, plan: &mut Plan) -> AccountBindings {
     let bound: BTreeSet<_> = ids.values().chain(bindings.ids.values()).cloned().collect();
     withdraw_ambiguous(snapshot, &bound, &mut ids, plan);
     bindings.ids.extend(ids);
+    bindings.ids.extend(account_bindings::of_namespaces(snapshot));
     bindings
 }
 

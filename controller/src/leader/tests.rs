@@ -7,6 +7,7 @@ mod endpoint_ranges;
 mod label_clusters;
 mod label_identities;
 mod legacy_api;
+mod member_namespaces;
 mod observability;
 mod policies;
 mod prefix_owners;
@@ -30,7 +31,7 @@ use super::{heartbeat, plan};
 use crate::{
     plan::{Plan, Write},
     snapshot::{
-        LeaderSnapshot, MemberPolicies, NamespacedName, ObjectMap, OptionalKind,
+        LeaderSnapshot, MemberNamespaces, MemberPolicies, NamespacedName, ObjectMap, OptionalKind,
         fake::{NOW, apply_write, delete, insert, object},
     },
 };
@@ -68,6 +69,7 @@ fn without_members() -> LeaderSnapshot {
         unreadable_exports: BTreeSet::new(),
         imports: ObjectMap::default(),
         member_policies: MemberPolicies::Installed,
+        member_namespaces: MemberNamespaces::default(),
         label_id_shards: None,
         heartbeats: BTreeMap::new(),
     }

@@ -3,8 +3,10 @@
 //! Pure. The leader deletes a former member's exports itself when the announce disappears; exports that it did not know
 //! at that time remain, so the former member deletes them once the announce is gone.
 
+use kube::ResourceExt;
 use mc_api::{
-    cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
+    cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce, names,
+    resource_export::ResourceExport,
 };
 
 use super::{
@@ -48,7 +50,9 @@ pub fn plan(membership: &Membership, owner: AnnounceOwner, objects: &FormerMembe
         return plan;
     }
     for export in &objects.exports {
-        if export.spec.cluster_id == membership.cluster_id {
+        // The leader keeps copies of the exports of a member that has moved into a Namespace of its own.
+        let is_copy = export.labels().contains_key(names::LABEL_COPIED_FROM);
+        if export.spec.cluster_id == membership.cluster_id && !is_copy {
             plan.delete(ApiServer::Leader, export);
         }
     }
@@ -104,6 +108,18 @@ mod tests {
         objects.announce = None;
         assert_eq!(deleted(&objects), ["west-shop-web-service"]);
         objects.exports.clear();
+        assert!(deleted(&objects).is_empty());
+    }
+
+    #[test]
+    fn copies_by_the_leader_are_kept() {
+        let mut copy = export("west");
+        copy.labels_mut()
+            .insert(names::LABEL_COPIED_FROM.to_owned(), "member-west".to_owned());
+        let objects = FormerMemberObjects {
+            announce: None,
+            exports: vec![copy],
+        };
         assert!(deleted(&objects).is_empty());
     }
 

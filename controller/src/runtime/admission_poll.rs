@@ -22,7 +22,7 @@ use crate::snapshot::MemberPolicies;
 const PERIOD: Duration = Duration::from_secs(15);
 /// Time limit for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The names of the policies and of their bindings (deploy/base/leader/admission.yaml).
+/// The names of the policies and of their bindings for the common Namespace (deploy/base/leader/admission.yaml).
 const POLICIES: [&str; 2] = ["antrea-mc-memberclusterannounces", "antrea-mc-resourceexports"];
 /// The action of a binding by which a policy refuses requests.
 const DENY: &str = "Deny";
@@ -36,13 +36,15 @@ pub(super) struct AdmissionPoll {
 // === impl AdmissionPoll ===
 
 impl AdmissionPoll {
-    /// Reads the policies from now on, and notifies of changes. While they cannot be read, the last state remains.
-    pub(super) fn new(context: &WatchContext) -> Self {
+    /// Reads the policies from now on, and notifies of changes. While they cannot be read, the last state remains. With
+    /// `separate`, the Namespace of a leader, they are in force in the Namespaces of single members as well.
+    pub(super) fn new(context: &WatchContext, separate: Option<&str>) -> Self {
         let (sender, state) = watch::channel(MemberPolicies::Unknown);
         let (client, changed) = (context.client.clone(), context.changed.clone());
+        let bindings = bindings(separate);
         let task = AbortOnDrop::spawn(async move {
             loop {
-                match read(&client).await {
+                match read(&client, &bindings).await {
                     Ok(new) => {
                         let is_changed = sender.send_if_modified(|old| {
                             let differs = *old != new;
@@ -67,14 +69,21 @@ impl AdmissionPoll {
     }
 }
 
-async fn read(client: &Client) -> Result<MemberPolicies, String> {
-    for name in POLICIES {
+/// The names of the policies with those of their bindings (`deploy/base/leader_isolation/admission.yaml`).
+fn bindings(separate: Option<&str>) -> Vec<(&'static str, String)> {
+    let common = POLICIES.map(|policy| (policy, policy.to_owned()));
+    let separate = separate.map(|leader| POLICIES.map(|policy| (policy, format!("{policy}-{leader}"))));
+    common.into_iter().chain(separate.into_iter().flatten()).collect()
+}
+
+async fn read(client: &Client, bindings: &[(&str, String)]) -> Result<MemberPolicies, String> {
+    for (name, binding) in bindings {
         let policy = get::<ValidatingAdmissionPolicy>(client, name).await?;
-        let binding = get::<ValidatingAdmissionPolicyBinding>(client, name).await?;
-        let denies = binding.is_some_and(|binding| denies(&binding, name));
+        let found = get::<ValidatingAdmissionPolicyBinding>(client, binding).await?;
+        let denies = found.is_some_and(|binding| denies(&binding, name));
         if policy.is_none() || !denies {
             return Ok(MemberPolicies::Missing {
-                name: name.to_owned(),
+                name: binding.clone(),
             });
         }
     }
@@ -106,6 +115,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_namespaces_of_members_have_bindings_of_their_own() {
+        let names = |separate| -> Vec<_> {
+            let bindings = bindings(separate).into_iter();
+            bindings
+                .map(|(policy, binding)| format!("{policy} {binding}"))
+                .collect()
+        };
+        assert_eq!(names(None).len(), 2);
+        let names = names(Some("mc"));
+        assert_eq!(names.len(), 4);
+        assert_eq!(names[3], "antrea-mc-resourceexports antrea-mc-resourceexports-mc");
+    }
 
     #[test]
     fn a_binding_that_audits_only_restricts_nothing() {

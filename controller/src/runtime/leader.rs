@@ -3,11 +3,15 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::{Client, runtime::watcher};
 use mc_api::{
-    cluster_claim::ClusterClaim, cluster_set::ClusterSet, config::Config,
-    member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
+    cluster_claim::ClusterClaim,
+    cluster_set::ClusterSet,
+    config::{Config, Isolation},
+    member_cluster_announce::MemberClusterAnnounce,
+    names,
+    resource_export::ResourceExport,
     resource_import::ResourceImport,
 };
 use mc_kube::{AbortOnDrop, CacheState, Store, WatchContext};
@@ -29,7 +33,7 @@ use crate::{
     leader,
     metrics::{Metrics, ObjectGauges, object_gauges::LeaderGauges},
     plan::{Kind, ObjectRef},
-    snapshot::{LastHeartbeat, LeaderSnapshot, MemberPolicies},
+    snapshot::{ExchangedObjects, LastHeartbeat, LeaderSnapshot, MemberNamespaces, MemberPolicies},
 };
 
 struct Stores {
@@ -41,6 +45,8 @@ struct Stores {
     announces: Store<MemberClusterAnnounce>,
     exports: Store<ResourceExport>,
     imports: Store<ResourceImport>,
+    /// The Namespaces of single members; without them announces, exports and imports are those of one Namespace.
+    member_namespaces: Option<Store<Namespace>>,
     /// Only where label identities are exchanged: other leaders need no permission for it.
     label_id_shards: Option<Store<ConfigMap>>,
 }
@@ -64,7 +70,7 @@ pub async fn run(
         client_name: "leader".to_owned(),
     };
     let (stores, _tasks) = Stores::watch(&context, &namespace, &config);
-    let policies = AdmissionPoll::new(&context);
+    let policies = AdmissionPoll::new(&context, is_separate(&config).then_some(&namespace));
     let mut applier = Applier::new(client.clone(), fence.clone(), health);
     let events = EventPublisher::new(client, fence, metrics.local.clone());
     let mut issue_log = IssueLogger::default();
@@ -107,14 +113,22 @@ pub async fn run(
     }
 }
 
+/// Whether members may have Namespaces of their own.
+fn is_separate(config: &Config) -> bool {
+    config.isolation == Isolation::Namespace
+}
+
 // === impl Stores ===
 
 impl Stores {
     fn watch(context: &WatchContext, namespace: &str, config: &Config) -> (Self, Vec<AbortOnDrop>) {
         let mut tasks = vec![];
         macro_rules! watch {
-            ($config:expr) => {{
-                let (store, task) = context.store(Some(namespace), $config);
+            ($config:expr) => {
+                watch!(Some(namespace), $config)
+            };
+            ($namespace:expr, $config:expr) => {{
+                let (store, task) = context.store($namespace, $config);
                 tasks.push(task);
                 store
             }};
@@ -127,9 +141,15 @@ impl Stores {
         let named = |name: &str| all().fields(&format!("metadata.name={name}"));
         let service_account_bindings = watch!(named(names::SERVICE_ACCOUNT_BINDINGS));
         let prefix_owners = watch!(named(names::PREFIX_OWNERS));
-        let announces = watch!(all());
-        let exports = watch!(all());
-        let imports = watch!(all());
+        let is_separate = is_separate(config);
+        let exchange = (!is_separate).then_some(namespace);
+        let announces = watch!(exchange, all());
+        let exports = watch!(exchange, all());
+        let imports = watch!(exchange, all());
+        let member_namespaces = is_separate.then(|| {
+            let selector = format!("{}={namespace}", names::LABEL_MEMBER_NAMESPACE_OF);
+            watch!(None, all().labels(&selector))
+        });
         let label_id_shards = config.stretched_network_policy.then(|| {
             let selector = format!("{}={}", names::LABEL_RECORD, names::RECORD_LABEL_IDENTITIES);
             watch!(all().labels(&selector))
@@ -143,6 +163,7 @@ impl Stores {
             announces,
             exports,
             imports,
+            member_namespaces,
             label_id_shards,
         };
         (stores, tasks)
@@ -156,6 +177,8 @@ impl Stores {
             &self.exports,
             &self.imports,
         ];
+        let namespaces = self.member_namespaces.as_ref();
+        all.extend(namespaces.map(|namespaces| namespaces as &dyn DynStore));
         let shards = self.label_id_shards.as_ref();
         all.extend(shards.map(|shards| shards as &dyn DynStore));
         // After the other store of ConfigMaps, which a lookup by kind finds first.
@@ -183,10 +206,26 @@ impl Stores {
         member_policies: MemberPolicies,
         now: Timestamp,
     ) -> LeaderSnapshot {
-        let announces = self.announces.snapshot();
-        let all: Vec<_> = announces.values().map(AsRef::as_ref).collect();
-        leader::heartbeat::record_heartbeats(heartbeats, &all, now);
         let exports = self.exports.full_snapshot();
+        let all = ExchangedObjects {
+            announces: self.announces.snapshot(),
+            exports: exports.objects,
+            unreadable_exports: exports.unreadable,
+            imports: self.imports.snapshot(),
+        };
+        let labelled = self.member_namespaces.as_ref().map(Store::snapshot);
+        let bindings = self.service_account_bindings.snapshot();
+        let recorded = labelled
+            .is_some()
+            .then(|| leader::account_bindings::recorded_namespaces(&bindings, namespace));
+        let (ours, member_namespaces) = MemberNamespaces::divide(
+            namespace,
+            &labelled.unwrap_or_default(),
+            &recorded.unwrap_or_default(),
+            all,
+        );
+        let all: Vec<_> = ours.announces.values().map(AsRef::as_ref).collect();
+        leader::heartbeat::record_heartbeats(heartbeats, &all, now);
         LeaderSnapshot {
             now,
             namespace: namespace.to_owned(),
@@ -194,13 +233,14 @@ impl Stores {
             cluster_sets: self.cluster_sets.snapshot(),
             cluster_claims: self.cluster_claims.optional(),
             service_accounts: self.service_accounts.snapshot(),
-            service_account_bindings: self.service_account_bindings.snapshot(),
+            service_account_bindings: bindings,
             prefix_owners: self.prefix_owners.snapshot(),
-            announces,
-            exports: exports.objects,
-            unreadable_exports: exports.unreadable,
-            imports: self.imports.snapshot(),
+            announces: ours.announces,
+            exports: ours.exports,
+            unreadable_exports: ours.unreadable_exports,
+            imports: ours.imports,
             member_policies,
+            member_namespaces,
             label_id_shards: self.label_id_shards.as_ref().map(Store::snapshot),
             heartbeats: heartbeats.clone(),
         }

@@ -11,6 +11,8 @@ use mc_api::{
 };
 use mc_kube::{NamespacedName, ObjectMap, OptionalKind};
 
+use super::MemberNamespaces;
+
 /// The input of a leader's plan; all lists are complete.
 #[derive(Clone, Debug)]
 pub struct LeaderSnapshot {
@@ -30,9 +32,9 @@ pub struct LeaderSnapshot {
     pub service_account_bindings: ObjectMap<ConfigMap>,
     /// The record of the owners of prefixes.
     pub prefix_owners: ObjectMap<ConfigMap>,
-    /// The members' announces with their heartbeats.
+    /// The members' announces with their heartbeats, of each cluster in its Namespace.
     pub announces: ObjectMap<MemberClusterAnnounce>,
-    /// The members' exports.
+    /// The members' exports, likewise.
     pub exports: ObjectMap<ResourceExport>,
     /// Those that cannot be decoded ([`mc_kube::FullSnapshot::unreadable`]).
     pub unreadable_exports: BTreeSet<NamespacedName>,
@@ -40,6 +42,8 @@ pub struct LeaderSnapshot {
     pub imports: ObjectMap<ResourceImport>,
     /// The policies that restrict the writes of members.
     pub member_policies: MemberPolicies,
+    /// The Namespaces of single members, with the objects that do not count.
+    pub member_namespaces: MemberNamespaces,
     /// The label ID store, where label identities are exchanged.
     pub label_id_shards: Option<ObjectMap<ConfigMap>>,
     /// The last heartbeat of each `MemberClusterAnnounce`, by name.

@@ -61,6 +61,9 @@ pub struct MultiClusterConfig {
     /// with the account (`OnFirstUse`, default), none beyond earlier bindings (`Required`), or any that no other
     /// account has (`Shared`).
     pub account_binding: Option<String>,
+    /// Superset, leader: all members share its Namespace (`Common`, default), or each Namespace with the label
+    /// `mc-gateway.io/member-namespace-of` is that of one member (`Namespace`).
+    pub isolation: Option<String>,
     /// Superset, leader: treatment of a stale member: `Keep` (default), or `Remove` after
     /// [`Self::stale_member_timeout`].
     pub stale_member_policy: Option<String>,

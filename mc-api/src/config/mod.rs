@@ -18,7 +18,8 @@ pub use self::{
     file::{HealthSection, MetricsSection, MultiClusterConfig},
     namespace_policy::{NamespacePattern, NamespacePolicy},
     options::{
-        AccountBinding, EndpointIpType, GatewayIpPrecedence, GatewayMode, IdentityExport, StaleMemberPolicy,
+        AccountBinding, EndpointIpType, GatewayIpPrecedence, GatewayMode, IdentityExport, Isolation,
+        StaleMemberPolicy,
     },
 };
 use crate::{label_identity::LabelKeyFilter, listen_addr};
@@ -76,6 +77,8 @@ pub struct Config {
     pub quarantine: SignedDuration,
     /// Cluster IDs of `ServiceAccount`s without an annotation.
     pub account_binding: AccountBinding,
+    /// Namespaces of the members in the leader cluster.
+    pub isolation: Isolation,
     /// Treatment of stale members.
     pub stale_member_policy: StaleMemberPolicy,
     /// Time without a heartbeat before a stale member is removed; at least [`MIN_STALE_TIMEOUT`].
@@ -104,6 +107,7 @@ impl Default for Config {
             identity_export: IdentityExport::default(),
             quarantine: DEFAULT_QUARANTINE,
             account_binding: AccountBinding::default(),
+            isolation: Isolation::default(),
             stale_member_policy: StaleMemberPolicy::default(),
             stale_member_timeout: DEFAULT_STALE_TIMEOUT,
         }
@@ -159,6 +163,7 @@ impl TryFrom<MultiClusterConfig> for Config {
                 MIN_QUARANTINE,
             )?,
             account_binding: field::option(file.account_binding.as_ref())?,
+            isolation: field::option(file.isolation.as_ref())?,
             stale_member_policy: field::option(file.stale_member_policy.as_ref())?,
             stale_member_timeout: field::duration_at_least(
                 "staleMemberTimeout",

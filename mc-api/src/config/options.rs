@@ -26,6 +26,16 @@ pub enum AccountBinding {
     Shared,
 }
 
+/// Namespaces of the members in the leader cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// All members share the leader's Namespace, as in Antrea, and can read each other's exports there.
+    #[default]
+    Common,
+    /// A member may have a Namespace of its own, with its exports and copies of the imports.
+    Namespace,
+}
+
 /// Pods whose label identities are exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdentityExport {
@@ -111,6 +121,20 @@ impl FromStr for AccountBinding {
             "Required" => Ok(Self::Required),
             "Shared" => Ok(Self::Shared),
             _ => unknown("accountBinding", value, "OnFirstUse, Required, Shared"),
+        }
+    }
+}
+
+// === impl Isolation ===
+
+impl FromStr for Isolation {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "Common" => Ok(Self::Common),
+            "Namespace" => Ok(Self::Namespace),
+            _ => unknown("isolation", value, "Common, Namespace"),
         }
     }
 }

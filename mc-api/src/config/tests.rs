@@ -32,6 +32,7 @@ fn the_documented_file_is_accepted_and_canonicalized() {
         "labelIdentityExport": "Selected",
         "labelIdentityQuarantine": "5m",
         "accountBinding": "Required",
+        "isolation": "Namespace",
         "staleMemberPolicy": "Remove",
         "staleMemberTimeout": "36h",
     }))
@@ -61,6 +62,7 @@ fn the_documented_file_is_accepted_and_canonicalized() {
     assert_eq!(config.identity_export, IdentityExport::Selected);
     assert_eq!(config.quarantine, SignedDuration::from_mins(5));
     assert_eq!(config.account_binding, AccountBinding::Required);
+    assert_eq!(config.isolation, Isolation::Namespace);
     assert_eq!(config.stale_member_policy, StaleMemberPolicy::Remove);
     assert_eq!(config.stale_member_timeout, SignedDuration::from_hours(36));
     assert_eq!(parse(json!({})).unwrap(), Config::default());
@@ -86,6 +88,13 @@ fn a_dual_stack_cluster_has_two_service_cidrs() {
     let config = parse(json!({ "serviceCIDR": "10.96.0.0/16, fd00:96::1/112" })).unwrap();
     let cidrs: Vec<_> = config.service_cidrs.iter().map(ToString::to_string).collect();
     assert_eq!(cidrs, ["10.96.0.0/16", "fd00:96::/112"]);
+}
+
+#[test]
+fn an_unknown_isolation_is_reported() {
+    let error = parse(json!({ "isolation": "namespace" })).unwrap_err();
+    let message = "isolation: \"namespace\" is not one of Common, Namespace";
+    assert!(error.to_string().contains(message), "{error}");
 }
 
 #[test]

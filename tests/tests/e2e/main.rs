@@ -33,6 +33,7 @@ mod keys;
 mod label_latency;
 mod legacy_api;
 mod mcs;
+mod member_namespace;
 mod namespace_policy;
 mod node_reports;
 mod observability;

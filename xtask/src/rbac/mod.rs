@@ -18,9 +18,11 @@ use self::grant::Role;
 use crate::cmd;
 
 /// The files with roles, below `deploy/base`.
-const ROLE_FILES: [(Role, &str); 4] = [
+const ROLE_FILES: [(Role, &str); 6] = [
     (Role::Leader, "leader/rbac.yaml"),
+    (Role::Leader, "leader_isolation/rbac.yaml"),
     (Role::MemberAccess, "leader/member_role.yaml"),
+    (Role::MemberAccess, "member_namespace/rbac.yaml"),
     (Role::Member, "member/rbac.yaml"),
     (Role::Gateway, "gateway/rbac.yaml"),
 ];

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mc_api::names;
 use mc_test_kit::fake_apiserver::store::{Change, Store};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     invariants::{antrea, core, text},
@@ -34,13 +34,20 @@ impl Simulation {
     }
 }
 
+/// The bindings of accounts, without those of Namespaces.
+fn accounts_of(map: Option<&Value>) -> Map<String, Value> {
+    let data = map.and_then(|map| map["data"].as_object().cloned());
+    let bindings = data.unwrap_or_default().into_iter();
+    bindings.filter(|(key, _)| !key.starts_with(['_', '-'])).collect()
+}
+
 /// The rule for writes of the leader to the bindings: no account loses its ID or gets another one.
 pub(crate) fn check_bindings(change: &Change, found: &mut Vec<String>) {
     if change.resource.1 != "configmaps" || change.key.1 != names::SERVICE_ACCOUNT_BINDINGS {
         return;
     }
     let Some(old) = &change.old else { return };
-    let bindings = |value: &Value| value["data"].as_object().cloned().unwrap_or_default();
+    let bindings = |value: &Value| accounts_of(Some(value));
     let new = bindings(&change.new.value);
     if change.deleted
         || bindings(&old.value)
@@ -58,15 +65,14 @@ pub(crate) fn differences(leader: &Store) -> Vec<String> {
         names::SERVICE_ACCOUNT_BINDINGS.to_owned(),
     );
     let map = leader.get(&core("configmaps"), &key);
-    let bindings = map
-        .and_then(|map| map.value["data"].as_object().cloned())
-        .unwrap_or_default();
+    let bindings = accounts_of(map.map(|map| &map.value));
     let mut found = vec![];
     let ids: BTreeSet<_> = bindings.values().map(text).collect();
     if ids.len() != bindings.len() {
         found.push(format!("bindings with one cluster ID: {bindings:?}"));
     }
     let announces = leader.all(&antrea("memberclusterannounces"));
+    let announces = announces.filter(|(key, _)| key.0 == LEADER_NAMESPACE);
     for (_, announce) in announces.filter(|(_, announce)| !announce.is_terminating()) {
         let stated = announce.annotation(names::ANNOTATION_SERVICE_ACCOUNT);
         if stated.is_none_or(|account| !bindings.contains_key(account)) {

@@ -20,6 +20,7 @@ use crate::{
         antrea, core, is_exportable, is_of_members, is_ready, label_exports, mcs, slices, used_labels,
         wanted_cluster_id,
     },
+    member_namespaces::{self, is_copy, merged_imports},
     policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses, wrong_counters},
     ports::format_ports,
     reachability::{wrong_data_paths, wrong_readiness},
@@ -171,7 +172,9 @@ pub(crate) fn differences_of_objects(world: &Simulation) -> Vec<String> {
         let key = (MEMBER_NAMESPACE.to_owned(), names::MEMBERSHIP_RECORDS.to_owned());
         let record = world.clusters[i].store.get(&core("configmaps"), &key);
         let data = record.and_then(|record| record.value["data"].as_object().cloned());
-        let of = members.get(&i).map(|id| format!("{SET}_{id}_{LEADER_NAMESPACE}"));
+        let of = members
+            .get(&i)
+            .map(|id| format!("{SET}_{id}_{}", world.leader_namespace(i)));
         let outstanding: Vec<_> = data
             .iter()
             .flat_map(|data| data.keys())
@@ -190,6 +193,9 @@ pub(crate) fn differences_of_objects(world: &Simulation) -> Vec<String> {
     let winners = check_leader(world, &members, &services, &networks, &mut report);
     check_identities(world, &members, &mut report);
     check_selectors(world, &members, &mut report);
+    report
+        .0
+        .extend(member_namespaces::differences(world, |key| !is_malformed(key)));
     report.0.extend(wrong_reports(
         world,
         &members,
@@ -258,9 +264,11 @@ fn is_checked_apart(spec: &Value) -> bool {
 /// Checks that an imported network is as exported; returns its cluster.
 fn check_network(leader: &Store, info: &Value, report: &mut Differences) -> String {
     let id = text(&info["clusterID"]);
-    let export = (LEADER_NAMESPACE.to_owned(), names::cluster_info(&id));
-    let export = leader.get(&antrea("resourceexports"), &export);
-    let exported = export.map(|export| &export.value["spec"]["clusterInfo"]);
+    let name = names::cluster_info(&id);
+    let export = leader
+        .all(&antrea("resourceexports"))
+        .find(|(key, _)| key.1 == name);
+    let exported = export.map(|(_, export)| &export.value["spec"]["clusterInfo"]);
     report.expect_eq("network", &Some(info), &exported);
     id
 }
@@ -323,8 +331,7 @@ fn check_leader(
     let mut imported = BTreeSet::new();
     let mut winners = BTreeMap::new();
     let mut endpoints: BTreeMap<Key, BTreeMap<String, Vec<String>>> = BTreeMap::new();
-    for (_, import) in store
-        .all(&antrea("resourceimports"))
+    for (_, import) in merged_imports(store)
         .filter(|(key, i)| !is_malformed(key) && i.value["spec"]["kind"] != "LabelIdentity")
     {
         let spec = &import.value["spec"];
@@ -390,8 +397,7 @@ fn check_identities(world: &Simulation, members: &BTreeMap<usize, String>, repor
         exported.entry(label).or_default().insert(id);
     }
     report.expect_eq("exported labels", &exported, &want);
-    let imports = leader
-        .all(&antrea("resourceimports"))
+    let imports = merged_imports(leader)
         .map(|(_, import)| &import.value["spec"])
         .filter(|spec| spec["kind"] == "LabelIdentity");
     let imported: Vec<_> = imports.map(|spec| &spec["labelIdentity"]).collect();
@@ -437,6 +443,7 @@ fn check_selectors(world: &Simulation, members: &BTreeMap<usize, String>, report
         }
     }
     let exports = world.clusters[0].store.all(&antrea("resourceexports"));
+    let exports = exports.filter(|(_, export)| !is_copy(export));
     let exports = exports.filter(|(_, export)| export.value["spec"]["kind"] == "PolicySelectors");
     let mut have: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (_, export) in exports {

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::{
     invariants::{list, text},
+    member_namespaces::is_copy,
     simulation::{Cluster, MEMBER_NAMESPACE},
 };
 
@@ -78,6 +79,7 @@ pub(crate) fn check_scope(
         (Actor::Leader, 0) => match plural {
             "resourceimports" => true,
             "clustersets" => change.old.is_some(),
+            "resourceexports" if is_copy(&change.new) => true,
             "resourceexports" | "memberclusterannounces" => change
                 .old
                 .as_ref()

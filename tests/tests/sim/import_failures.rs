@@ -8,7 +8,7 @@ use mc_test_kit::fake_apiserver::store::{Actor, Key};
 use crate::{
     expected_state::condition,
     invariants::{antrea, core, mcs},
-    simulation::{Cluster, LEADER_NAMESPACE, Simulation},
+    simulation::{Cluster, Simulation},
     user_actions::is_malformed,
 };
 
@@ -52,7 +52,7 @@ pub(crate) fn wrong_reports(
     let mut wrong = vec![];
     let mut reported: BTreeMap<&str, BTreeSet<Key>> = BTreeMap::new();
     for (i, id) in members {
-        let export = (LEADER_NAMESPACE.to_owned(), names::import_failures_export(id));
+        let export = (world.leader_namespace(*i), names::import_failures_export(id));
         let export = leader.get(&antrea("resourceexports"), &export);
         let failures = export.map(|export| ImportFailures::from_raw(Some(&export.value["spec"]["raw"])));
         let failures = failures.transpose().unwrap_or_default().unwrap_or_default();

@@ -36,6 +36,7 @@ use crate::{
     endpoint_ranges::Networks,
     foreign_writes::{check_foreign, check_scope, is_own_id},
     heartbeats::HeartbeatLog,
+    member_namespaces::{is_copy, merged_imports},
     network_history::NetworkHistory,
     ports::{format_ports, split_ports},
     simulation::Cluster,
@@ -465,6 +466,8 @@ impl Invariants {
                 }
                 _ => steady(Fact::ClusterInfoExported(text(&spec["clusterinfo"]["clusterID"]))),
             },
+            // A user may have deleted the original.
+            (Actor::Leader, "resourceexports") if is_copy(old) => false,
             (Actor::Leader, "resourceexports") => steady(Fact::Announced(text(&spec["clusterID"]))),
             (_, "memberclusterannounces") => {
                 let id = text(&old.value["clusterID"]);
@@ -730,7 +733,7 @@ fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
                 && exports("Endpoints", service.clone())
                     .any(|e| services.iter().any(|s| of(s) == of(e)) && in_ranges(e))
         }
-        Fact::Imported(service) => leader.all(&antrea("resourceimports")).any(|(_, i)| {
+        Fact::Imported(service) => merged_imports(leader).any(|(_, i)| {
             let spec = &i.value["spec"];
             !i.is_terminating() && spec["kind"] == "ServiceImport" && service_key(spec) == *service
         }),
@@ -738,14 +741,14 @@ fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
             let spec = &e.value["spec"];
             !e.is_terminating() && spec["kind"] == "ClusterInfo" && spec["clusterID"] == id.as_str()
         }),
-        Fact::ClusterInfoImported(name) => leader.all(&antrea("resourceimports")).any(|(key, i)| {
+        Fact::ClusterInfoImported(name) => merged_imports(leader).any(|(key, i)| {
             key.1 == *name && !i.is_terminating() && i.value["spec"]["kind"] == "ClusterInfo"
         }),
         Fact::LabelExported(label) => label_exports(leader).any(|(_, exported)| exported == *label),
         Fact::LabelExportedBy(id, label) => {
             label_exports(leader).any(|(by, exported)| by == *id && exported == *label)
         }
-        Fact::LabelImported(..) => leader.all(&antrea("resourceimports")).any(|(_, i)| {
+        Fact::LabelImported(..) => merged_imports(leader).any(|(_, i)| {
             let spec = &i.value["spec"];
             !i.is_terminating()
                 && spec["kind"] == "LabelIdentity"

@@ -23,6 +23,7 @@ mod heartbeats;
 mod import_failures;
 mod invariants;
 mod kept_objects;
+mod member_namespaces;
 mod network_history;
 mod pod_restart;
 mod policies;

@@ -18,7 +18,10 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use mc_api::{
-    config::{DEFAULT_WITHDRAW_AFTER, EndpointIpType, IdentityExport, MIN_STALE_TIMEOUT, StaleMemberPolicy},
+    config::{
+        DEFAULT_WITHDRAW_AFTER, EndpointIpType, IdentityExport, Isolation, MIN_STALE_TIMEOUT,
+        StaleMemberPolicy,
+    },
     names,
 };
 use mc_test_kit::fake_apiserver::{
@@ -274,6 +277,11 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
     };
     let mut world = Simulation::new(rng, &IDS[..members], kinds, talk);
     world.invariants.staleness_window = Duration::from_secs(12);
+    // In some runs one member has a Namespace of its own.
+    if matches!(plan, Plan::Random) && seed % 5 == 2 {
+        world.separate = Some(1 + usize::try_from(seed / 5).unwrap_or(0) % members);
+        world.clusters[0].config.isolation = Isolation::Namespace;
+    }
     for server in 0..=members {
         world.set_up(server);
     }
@@ -462,6 +470,11 @@ pub(crate) fn restore_leader(world: &mut Simulation, old: &Store) {
     world.record(|| "the leader's server is restored".to_owned());
     world.clusters[0].store.restore(old);
     world.restored = true;
+    if let Some(server) = world.separate {
+        // The administrator applies its manifest again.
+        let id = world.clusters[server].id.clone();
+        world.write_member_namespace(server, &id);
+    }
     world.grant_grace(REGRESSION_HOLD);
     world.clusters[0].epoch += 1;
     let at = world.elapsed();

@@ -143,6 +143,8 @@ pub(crate) struct Simulation {
     pub(crate) planned_crash: Option<Crash>,
     /// True if the leader's server was restored from an older snapshot.
     pub(crate) restored: bool,
+    /// The member with a Namespace of its own in the leader cluster.
+    pub(crate) separate: Option<usize>,
     /// Counters.
     pub(crate) counts: Counts,
     /// Hash of all changes.
@@ -216,6 +218,7 @@ impl Simulation {
             counts: Counts::default(),
             trace_hash: 0xcbf2_9ce4_8422_2325,
             restored: false,
+            separate: None,
             log: talk.then(String::new),
             start: Instant::now(),
             epoch_time: START_TIME.parse().unwrap_or_default(),

@@ -178,12 +178,16 @@ impl Simulation {
         );
     }
 
-    /// Creates the ClusterSet.
+    /// Creates the ClusterSet, and before that the Namespace of a member with its own.
     pub(crate) fn join(&mut self, server: usize, id: &str) {
+        if self.separate == Some(server) {
+            self.write_member_namespace(server, id);
+        }
+        let namespace = self.leader_namespace(server);
         self.write_as_user(server, &antrea("clustersets"), MEMBER_NAMESPACE, &json!({
             "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet", "metadata": { "name": SET },
             "spec": {
-                "clusterID": id, "namespace": LEADER_NAMESPACE,
+                "clusterID": id, "namespace": namespace,
                 "leaders": [{ "clusterID": "leader", "server": LEADER_URL, "secret": "member-token" }],
             },
         }));
@@ -516,7 +520,8 @@ impl Simulation {
             return;
         }
         let id = self.clusters[server].id.clone();
-        if self.rng.permille(200) {
+        // The administrator of the leader binds the ID of a member with its own Namespace.
+        if self.rng.permille(200) && self.separate != Some(server) {
             self.join(server, &format!("{id}-2"));
         } else {
             self.join(server, &id);
@@ -542,6 +547,8 @@ impl Simulation {
             .all(&resource)
             .filter(|(_, o)| o.creator != Actor::User && !o.is_terminating())
             .map(|(key, _)| key.clone())
+            // A member with its own Namespace withdraws an import whose copy is deleted.
+            .filter(|key| resource.1 != "resourceimports" || key.0 == LEADER_NAMESPACE)
             .collect();
         if theirs.is_empty() {
             return;

@@ -115,6 +115,12 @@ pub fn connection_config(
     })
 }
 
+/// Whether a connection with this configuration is that of another membership than that of `set`.
+#[must_use]
+pub fn is_obsolete(config: &LeaderConnectionConfig, set: &ClusterSet) -> bool {
+    Membership::from(config).has_ended(Some(set))
+}
+
 /// The CA bundle and the credentials of a Secret.
 pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, Credentials), NotReadyReason> {
     let ca = key(secret, "ca.crt")?;

@@ -272,8 +272,14 @@ impl Member {
             }
             return;
         };
-        // An unusable configuration changes nothing: the present connection remains.
+        // An unusable configuration changes nothing: the present connection remains, unless it is that of another
+        // membership, for which nothing may be written with this one's credentials.
         let Ok(config) = connection_config::connection_config(set, &self.secret_state()) else {
+            let is_obsolete = |old: &mut LeaderConnection| connection_config::is_obsolete(old.config(), set);
+            if let Some(old) = self.connection.take_if(is_obsolete) {
+                self.closed.push(old.close());
+                self.metrics.remote.reset();
+            }
             return;
         };
         if self.connection.as_ref().is_some_and(|c| *c.config() == config) {

@@ -6,7 +6,7 @@ use mc_api::cluster_claim::ClusterClaim;
 
 use super::{
     super::{
-        connection_config::{Credentials, connection_config},
+        connection_config::{Credentials, connection_config, is_obsolete},
         not_ready_reason::NotReadyReason,
     },
     *,
@@ -192,6 +192,22 @@ fn a_restarted_member_writes_nothing_before_its_secret_is_read() {
     (snapshot.connection, snapshot.leader, snapshot.secret) =
         (LeaderConnectionState::Idle, None, SecretState::Pending);
     assert_eq!(plan(&snapshot).writes, []);
+}
+
+#[test]
+fn nothing_is_written_for_a_membership_with_the_credentials_of_another() {
+    let snapshot = snapshot();
+    let set = snapshot.cluster_sets.values().next().unwrap();
+    let config = connection_config(set, &snapshot.secret).unwrap();
+    assert!(!is_obsolete(&config, set));
+    for field in ["namespace", "clusterID"] {
+        let mut other = serde_json::to_value(set.as_ref()).unwrap();
+        other["spec"][field] = json!("other");
+        let other = object(other);
+        // Until the Secret of the changed ClusterSet is read.
+        assert!(connection_config(&other, &SecretState::Pending).is_err());
+        assert!(is_obsolete(&config, &other), "{field}");
+    }
 }
 
 #[test]

@@ -61,11 +61,12 @@ impl Condition {
 pub fn upsert(conditions: &mut Vec<Condition>, new: Condition, now: &Time) {
     match conditions.iter_mut().find(|c| c.type_ == new.type_) {
         Some(old) => {
-            let time = if old.status == new.status && old.reason == new.reason {
-                old.last_transition_time.clone().or_else(|| Some(now.clone()))
-            } else {
-                Some(now.clone())
-            };
+            let is_same = old.status == new.status && old.reason == new.reason;
+            // A time in the future is that of a clock that was set back since: a wait that begins with it would last
+            // until the clock has passed it.
+            let time = old.last_transition_time.take();
+            let time = time.filter(|time| is_same && time.0 <= now.0);
+            let time = time.or_else(|| Some(now.clone()));
             *old = Condition {
                 last_transition_time: time,
                 ..new
@@ -81,6 +82,18 @@ mod tests {
 
     fn at(s: &str) -> Time {
         serde_json::from_value(serde_json::json!(s)).unwrap()
+    }
+
+    #[test]
+    fn a_time_of_a_clock_that_was_set_back_is_replaced() {
+        let ready = || Condition::new("Ready", FALSE, "Waiting", "");
+        let mut conditions = vec![ready().with_transition_time(&at("2026-01-03T00:00:00Z"))];
+        upsert(&mut conditions, ready(), &at("2026-01-01T00:00:00Z"));
+        upsert(&mut conditions, ready(), &at("2026-01-02T00:00:00Z"));
+        assert_eq!(
+            conditions[0].last_transition_time,
+            Some(at("2026-01-01T00:00:00Z"))
+        );
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) struct Faults {
     pub(crate) enabled: bool,
     /// A request is refused.
     pub(crate) connection_refused: u64,
-    /// A request fails with 429, 500, 503 or 504 without effect.
+    /// A request fails with 429, 500, 503 or 504 without effect, a write also with 403 or 422.
     pub(crate) error_status: u64,
     /// A request takes effect and its response is lost.
     pub(crate) response_lost: u64,

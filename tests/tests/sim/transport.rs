@@ -116,7 +116,10 @@ impl Transport {
         let (delay, early) = {
             let mut world = self.world.lock();
             world.counts.requests += 1;
-            self.before_server(&mut world)
+            self.before_server(
+                &mut world,
+                !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch),
+            )
         };
         sleep(delay).await;
         match early {
@@ -144,7 +147,7 @@ impl Transport {
     }
 
     /// Faults before the request reaches the server.
-    fn before_server(&self, world: &mut Simulation) -> (Duration, BeforeServer) {
+    fn before_server(&self, world: &mut Simulation, is_write: bool) -> (Duration, BeforeServer) {
         let delay = Duration::from_millis(world.rng.below(4));
         if !world.is_current(self.actor, self.incarnation) {
             return (delay, BeforeServer::ClientDead);
@@ -169,7 +172,13 @@ impl Transport {
         let early = if world.inject(|f| f.connection_refused) {
             BeforeServer::Refused
         } else if world.inject(|f| f.error_status) {
-            BeforeServer::ErrorStatus(*world.rng.pick(&[429, 500, 503, 504]))
+            // An admission policy or a webhook of an administrator may reject any write for a while.
+            let statuses: &[u16] = if is_write {
+                &[403, 422, 429, 500, 503, 504]
+            } else {
+                &[429, 500, 503, 504]
+            };
+            BeforeServer::ErrorStatus(*world.rng.pick(statuses))
         } else if world.inject(|f| f.request_delayed) {
             BeforeServer::Delay(Duration::from_millis(world.rng.range(50, 8000)))
         } else {

@@ -51,6 +51,8 @@ issue_codes! {
     InvalidRecord,
     /// The report of another cluster cannot be read.
     InvalidReport,
+    /// The configuration of the leader no longer includes the Namespaces of its members.
+    IsolationLost,
     /// No ID is free for a label.
     LabelIdsExhausted,
     /// The cluster's API server does not serve label identities.

@@ -17,7 +17,8 @@ const RESERVED: char = '-';
 /// The cluster IDs of `ServiceAccount`s.
 #[derive(Debug, Default)]
 pub struct AccountBindings {
-    /// The IDs by names of accounts. An account with the empty ID may write nothing.
+    /// The IDs by names of accounts, and by keys of Namespaces of members. An account with the empty ID may write
+    /// nothing.
     pub ids: BTreeMap<String, String>,
     /// The clusters that are accepted once their binding is recorded.
     pub unrecorded: BTreeSet<String>,

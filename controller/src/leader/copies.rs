@@ -3,7 +3,7 @@
 //! Copies of exports go to the common Namespace as well, from the Namespaces of members. Only those of accepted members
 //! are copied.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{ResourceExt, core::ObjectMeta};
@@ -29,7 +29,7 @@ const COPIED_LABELS: [&str; 3] = [
     names::LABEL_EXPORTS_COMPLETE,
 ];
 
-/// Plans the copies. Each Namespace has a share of a batch: none delays the others, nor the rest of the plan.
+/// Plans the copies: a batch, of which each Namespace that lacks some has a share.
 pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     let namespaces = &snapshot.member_namespaces;
     let is_active = |object: &Namespace| object.metadata.deletion_timestamp.is_none();
@@ -46,20 +46,30 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
         .chain([snapshot.namespace.as_str()])
         .collect();
     let planned = PlannedImports::of(plan);
+    let changes: BTreeMap<_, _> = all
+        .iter()
+        .filter(|target| **target != snapshot.namespace)
+        .map(|target| {
+            (
+                *target,
+                ImportChanges::of(snapshot, target, targets.contains(target), &planned),
+            )
+        })
+        .collect();
+    let busy = changes.values().filter(|changes| !changes.is_empty()).count();
+    let share = (BATCH / 2).checked_div(busy).unwrap_or_default().max(1);
+    for (target, changes) in &changes {
+        changes.write(target, share, plan);
+    }
     let exports = exports_to_copy(snapshot);
     let share = (BATCH / 4).checked_div(all.len()).unwrap_or_default().max(1);
     for target in all {
         let is_common = target == snapshot.namespace;
-        let has_copies = targets.contains(target);
-        let is_current = if is_common {
-            true
-        } else {
-            let originals = has_copies.then(|| originals(snapshot));
-            copy_imports(snapshot, target, originals, &planned, share, plan)
-        };
-        let exports = exports.iter().filter(|(source, _)| source.namespace != target);
-        let exports = exports.filter(|_| is_common && !targets.is_empty() || has_copies);
-        copy_exports(snapshot, target, exports, is_current, share, plan);
+        let is_current = planned.is_empty && changes.get(target).is_none_or(ImportChanges::is_empty);
+        let exports = exports.iter().filter(|export| export.source.namespace != target);
+        let has_copies = is_common && !targets.is_empty() || targets.contains(target);
+        let exports = exports.filter(|_| has_copies);
+        copy_exports(snapshot, target, exports, is_common || is_current, share, plan);
     }
 }
 
@@ -88,45 +98,59 @@ impl PlannedImports {
     }
 }
 
-/// Whether the copies in a Namespace are current without a write. Copies of imports that the plan creates again remain:
-/// the member would withdraw these.
-fn copy_imports<'a>(
-    snapshot: &LeaderSnapshot,
-    target: &str,
-    originals: Option<impl Iterator<Item = &'a ResourceImport>>,
-    planned: &PlannedImports,
-    share: usize,
-    plan: &mut Plan,
-) -> bool {
-    let copies = &snapshot.member_namespaces.import_copies;
-    let originals: Vec<_> = originals.into_iter().flatten().collect();
-    let names: BTreeSet<_> = originals.iter().map(|import| import.name_any()).collect();
-    let stale = copies.iter().filter(|(name, copy)| {
-        name.namespace == target
-            && copy.metadata.deletion_timestamp.is_none()
-            && !names.contains(&name.name)
-            && !planned.applied.contains(&name.name)
-    });
-    let stale: Vec<_> = stale.map(|(_, copy)| copy.as_ref()).collect();
-    let missing: Vec<_> = originals
-        .into_iter()
-        .filter(|import| {
-            let old = get(copies, target, &import.name_any());
-            old.is_none_or(|old| old.spec != import.spec)
-        })
-        .collect();
-    for copy in stale.iter().take(share) {
-        plan.delete(ApiServer::Local, *copy);
+/// The differences between the copies in a Namespace and the imports.
+#[derive(Default)]
+struct ImportChanges<'a> {
+    stale: Vec<&'a ResourceImport>,
+    changed: Vec<&'a ResourceImport>,
+    missing: Vec<&'a ResourceImport>,
+}
+
+// === impl ImportChanges ===
+
+impl<'a> ImportChanges<'a> {
+    /// Copies of imports that the plan creates again remain: the member would withdraw these.
+    fn of(snapshot: &'a LeaderSnapshot, target: &str, has_copies: bool, planned: &PlannedImports) -> Self {
+        let copies = &snapshot.member_namespaces.import_copies;
+        let mut changes = Self::default();
+        let mut names = BTreeSet::new();
+        for import in originals(snapshot).filter(|_| has_copies) {
+            let name = import.name_any();
+            match get(copies, target, &name) {
+                None => changes.missing.push(import),
+                Some(old) if old.spec != import.spec => changes.changed.push(import),
+                Some(_) => {}
+            }
+            names.insert(name);
+        }
+        let stale = copies.iter().filter(|(name, copy)| {
+            name.namespace == target
+                && copy.metadata.deletion_timestamp.is_none()
+                && !names.contains(&name.name)
+                && !planned.applied.contains(&name.name)
+        });
+        changes.stale = stale.map(|(_, copy)| copy.as_ref()).collect();
+        changes
     }
-    for import in missing.iter().take(share) {
-        let copy = ResourceImport {
-            metadata: metadata(target, &import.name_any()),
-            spec: import.spec.clone(),
-            status: None,
-        };
-        plan.apply(ApiServer::Local, &copy);
+
+    fn is_empty(&self) -> bool {
+        self.stale.is_empty() && self.changed.is_empty() && self.missing.is_empty()
     }
-    stale.is_empty() && missing.is_empty() && planned.is_empty
+
+    /// Creations come last: a quota of the Namespace may reject them.
+    fn write(&self, target: &str, share: usize, plan: &mut Plan) {
+        for copy in self.stale.iter().take(share) {
+            plan.delete(ApiServer::Local, *copy);
+        }
+        for import in self.changed.iter().chain(&self.missing).take(share) {
+            let copy = ResourceImport {
+                metadata: metadata(target, &import.name_any()),
+                spec: import.spec.clone(),
+                status: None,
+            };
+            plan.apply(ApiServer::Local, &copy);
+        }
+    }
 }
 
 fn originals(snapshot: &LeaderSnapshot) -> impl Iterator<Item = &ResourceImport> {
@@ -134,17 +158,23 @@ fn originals(snapshot: &LeaderSnapshot) -> impl Iterator<Item = &ResourceImport>
     imports.filter(|import: &&ResourceImport| import.metadata.deletion_timestamp.is_none())
 }
 
-/// The exports of accepted members that others read. Further fields and labels of a member are not copied, and no copy
-/// is larger than members accept.
-fn exports_to_copy(snapshot: &LeaderSnapshot) -> Vec<(&NamespacedName, ResourceExport)> {
+/// An export that other members read.
+struct ExportToCopy<'a> {
+    source: &'a NamespacedName,
+    /// Its copy, without a Namespace.
+    copy: ResourceExport,
+    /// Whether its cluster is an accepted member.
+    is_accepted: bool,
+}
+
+/// The exports that other members read. Further fields and labels of a member are not copied, and no copy is larger
+/// than members accept.
+fn exports_to_copy(snapshot: &LeaderSnapshot) -> Vec<ExportToCopy<'_>> {
     if snapshot.member_namespaces.members.is_empty() {
         return vec![];
     }
     let accepted = members::accepted(snapshot);
-    let active = snapshot
-        .exports
-        .iter()
-        .filter(|(_, export)| is_active(export) && accepted.contains(export.spec.cluster_id.as_str()));
+    let active = snapshot.exports.iter().filter(|(_, export)| is_active(export));
     let copied = active.filter_map(|(source, export)| {
         let spec = &export.spec;
         let (name, raw) = match spec.kind.as_str() {
@@ -179,17 +209,22 @@ fn exports_to_copy(snapshot: &LeaderSnapshot) -> Vec<(&NamespacedName, ResourceE
             },
             status: None,
         };
-        (name == source.name).then_some((source, copy))
+        (name == source.name).then(|| ExportToCopy {
+            source,
+            copy,
+            is_accepted: accepted.contains(spec.cluster_id.as_str()),
+        })
     });
     copied.collect()
 }
 
 /// The label of complete exports follows the imports (`is_current`): members take it for a sign that they have those of
-/// the cluster. An export of a member with the name of a copy is not replaced.
+/// the cluster. An export of a member with the name of a copy is not replaced. Without an accepted announce of its
+/// cluster an export gets no copy, and keeps the one that it has.
 fn copy_exports<'a>(
     snapshot: &LeaderSnapshot,
     target: &str,
-    exports: impl Iterator<Item = &'a (&'a NamespacedName, ResourceExport)>,
+    exports: impl Iterator<Item = &'a ExportToCopy<'a>>,
     is_current: bool,
     share: usize,
     plan: &mut Plan,
@@ -197,10 +232,11 @@ fn copy_exports<'a>(
     let namespaces = &snapshot.member_namespaces;
     let before = plan.writes.len();
     let mut wanted = BTreeSet::new();
-    for (source, export) in exports {
-        let old = get(&namespaces.export_copies, target, &source.name);
-        wanted.insert(source.name.as_str());
-        let mut copy = export.clone();
+    for export in exports {
+        let name = export.source.name.as_str();
+        wanted.insert(name);
+        let old = get(&namespaces.export_copies, target, name);
+        let mut copy = export.copy.clone();
         copy.metadata.namespace = Some(target.to_owned());
         let complete = names::LABEL_EXPORTS_COMPLETE;
         let is_known = old.is_some_and(|old| old.labels().get(complete) == copy.labels().get(complete));
@@ -213,8 +249,9 @@ fn copy_exports<'a>(
             let mut keys = COPIED_LABELS.iter().chain([&names::LABEL_COPIED_FROM]);
             old.spec == copy.spec && keys.all(has_label)
         });
-        let is_taken = get(&namespaces.misplaced_exports, target, &source.name).is_some();
-        if !same && !is_taken && plan.writes.len() < before.saturating_add(share) {
+        let is_taken = get(&namespaces.misplaced_exports, target, name).is_some();
+        let has_room = plan.writes.len() < before.saturating_add(share);
+        if export.is_accepted && !same && !is_taken && has_room {
             plan.apply(ApiServer::Local, &copy);
         }
     }

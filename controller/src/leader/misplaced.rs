@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
-use mc_api::{member_cluster_announce::MemberClusterAnnounce, names};
+use mc_api::{config::Isolation, member_cluster_announce::MemberClusterAnnounce, names};
 use serde_json::{Map, Value, json};
 
 use super::{
+    account_bindings::recorded_namespaces,
     members::{self, MEMBER_REFUSED},
     resources::{is_active, remove_finalizer},
 };
@@ -16,6 +17,9 @@ use crate::{
     plan::{ApiServer, ObjectRef, Plan},
     snapshot::{LeaderSnapshot, get},
 };
+
+/// The reason of Events on the ClusterSet of a leader that does not include the Namespaces of its members.
+const ISOLATION_LOST: &str = "IsolationLost";
 
 /// Rejects and releases them, and reports Namespaces that are not those of a member.
 pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
@@ -62,6 +66,31 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
             format!("{count} ResourceExports are ignored: they are not in the Namespace of the cluster"),
         );
     }
+}
+
+/// Whether members have Namespaces of their own that the configuration no longer includes, as after an upgrade with the
+/// default configuration: the exports there would be withdrawn.
+pub(super) fn is_isolation_lost(snapshot: &LeaderSnapshot, plan: &mut Plan) -> bool {
+    if snapshot.config.isolation == Isolation::Namespace {
+        return false;
+    }
+    let recorded = recorded_namespaces(&snapshot.service_account_bindings, &snapshot.namespace);
+    if recorded.is_empty() {
+        return false;
+    }
+    let names: Vec<_> = recorded.into_keys().collect();
+    let message = format!(
+        "isolation: is Common, and members have the Namespaces {}: nothing is reconciled until it is Namespace again, or \
+         their keys are removed from ConfigMap {}",
+        names.join(", "),
+        names::SERVICE_ACCOUNT_BINDINGS
+    );
+    if let Some(set) = members::current_cluster_set(snapshot) {
+        plan.warning_event(ApiServer::Local, set, ISOLATION_LOST, message.as_str());
+    }
+    let subject = format!("Namespace {}", snapshot.namespace);
+    plan.issue(IssueCode::IsolationLost, subject, message);
+    true
 }
 
 /// Whether the leader has accepted the announce before, and that in the member's own Namespace since: the former

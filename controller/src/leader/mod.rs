@@ -34,6 +34,9 @@ use crate::{cluster_id, plan::Plan, snapshot::LeaderSnapshot};
 /// Reconciles the ClusterSet.
 pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
     let mut plan = Plan::default();
+    if misplaced::is_isolation_lost(snapshot, &mut plan) {
+        return plan;
+    }
     if let Some(set) = members::current_cluster_set(snapshot) {
         cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
     }

@@ -1,6 +1,6 @@
 //! The admission policies that restrict the writes of members, read by name at intervals.
 //!
-//! Instead of a watch: API servers before Kubernetes 1.30 do not serve the kinds, and four objects change seldom.
+//! Instead of a watch: API servers before Kubernetes 1.30 do not serve the kinds, and few objects change seldom.
 
 use std::time::Duration;
 

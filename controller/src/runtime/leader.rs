@@ -213,17 +213,15 @@ impl Stores {
             unreadable_exports: exports.unreadable,
             imports: self.imports.snapshot(),
         };
-        let labelled = self.member_namespaces.as_ref().map(Store::snapshot);
+        let member_namespaces = self.member_namespaces.as_ref().map(Store::snapshot);
         let bindings = self.service_account_bindings.snapshot();
-        let recorded = labelled
-            .is_some()
-            .then(|| leader::account_bindings::recorded_namespaces(&bindings, namespace));
-        let (ours, member_namespaces) = MemberNamespaces::divide(
-            namespace,
-            &labelled.unwrap_or_default(),
-            &recorded.unwrap_or_default(),
-            all,
-        );
+        let (ours, member_namespaces) = match member_namespaces {
+            Some(labelled) => {
+                let recorded = leader::account_bindings::recorded_namespaces(&bindings, namespace);
+                MemberNamespaces::divide(namespace, &labelled, &recorded, all)
+            }
+            None => (all, MemberNamespaces::default()),
+        };
         let all: Vec<_> = ours.announces.values().map(AsRef::as_ref).collect();
         leader::heartbeat::record_heartbeats(heartbeats, &all, now);
         LeaderSnapshot {

@@ -95,7 +95,11 @@ impl MemberNamespaces {
         let is_known = |namespace: &str| {
             namespace == common || members.contains_key(namespace) || refused.contains_key(namespace)
         };
-        let is_copy = |export: &ResourceExport| export.labels().contains_key(names::LABEL_COPIED_FROM);
+        let is_copy = |export: &ResourceExport| {
+            let kinds = [kind::POLICY_SELECTORS, kind::IMPORT_FAILURES];
+            kinds.contains(&export.spec.kind.as_str())
+                && export.labels().contains_key(names::LABEL_COPIED_FROM)
+        };
         let is_home_of_export = |name: &NamespacedName, export: &ResourceExport| {
             // An administrator's, with the ID of the leader cluster.
             let is_policy = export.spec.kind == kind::CLUSTER_NETWORK_POLICY;
@@ -115,6 +119,10 @@ impl MemberNamespaces {
                 Some(home) => {
                     format!("clusterID {cluster:?} has the Namespace {home:?} in the leader cluster")
                 }
+                None if members.get(namespace).is_some_and(|member| member.cluster_id == *cluster) => format!(
+                    "clusterID {cluster:?} is a member in the Namespace {common:?}, with another clusterSetID or \
+                     leaderClusterID"
+                ),
                 None => format!("clusterID {cluster:?} is not that of the Namespace {namespace:?}"),
             };
             (announce.clone(), reason)

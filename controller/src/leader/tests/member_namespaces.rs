@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
-use mc_api::import_failures::ImportFailures;
+use mc_api::{config::Isolation, import_failures::ImportFailures};
 
 use super::*;
 use crate::snapshot::ExchangedObjects;
@@ -22,8 +22,10 @@ struct World {
 impl World {
     /// West is a member in the common Namespace, east has one of its own.
     fn new() -> Self {
+        let mut rest = without_members();
+        rest.config.isolation = Isolation::Namespace;
         let mut world = Self {
-            rest: without_members(),
+            rest,
             all: ExchangedObjects::default(),
             labelled: ObjectMap::default(),
         };
@@ -546,6 +548,45 @@ fn a_namespace_with_many_missing_copies_delays_no_other() {
         World::names(&world.all.imports, "mc-a"),
         World::names(&world.all.imports, NS)
     );
+}
+
+#[test]
+fn a_leader_without_isolation_withdraws_nothing_of_members_with_namespaces() {
+    let mut world = World::joined();
+    world.settle();
+    world.rest.config.isolation = Isolation::Common;
+    // Without the objects in other Namespaces.
+    let all = world.all.clone();
+    let is_common = |name: &NamespacedName| name.namespace == NS;
+    world.all.exports = Arc::new(
+        all.exports
+            .iter()
+            .filter(|(n, _)| is_common(n))
+            .map(|(n, e)| (n.clone(), e.clone()))
+            .collect(),
+    );
+    assert_eq!(world.reconcile(), []);
+    assert!(world.issues()[0].contains("members have the Namespaces mc-east: nothing is reconciled"));
+    // An administrator confirms that they have left.
+    world.rest.service_account_bindings = ObjectMap::default();
+    world.settle();
+    assert_eq!(world.clusters(NS), ["west"]);
+}
+
+#[test]
+fn copies_of_exports_outlast_a_missing_announce() {
+    let mut world = World::joined();
+    insert(&mut world.all.exports, failures("west"));
+    world.settle();
+    let copy = NamespacedName::new(EAST, names::import_failures_export("west"));
+    assert!(
+        world.all.exports.contains_key(&copy),
+        "{:#?}",
+        world.all.exports.keys()
+    );
+    Arc::make_mut(&mut world.all.announces).remove(&NamespacedName::new(NS, names::member_announce("west")));
+    world.settle();
+    assert!(world.all.exports.contains_key(&copy));
 }
 
 #[test]

@@ -63,14 +63,23 @@ pub(super) fn is_account(key: &str) -> bool {
     !key.starts_with([SEPARATE, RESERVED])
 }
 
-/// The recorded Namespaces of members, with the ID of each.
-#[must_use]
-pub fn recorded_namespaces(records: &ObjectMap<ConfigMap>, namespace: &str) -> BTreeMap<String, String> {
+/// The keys and IDs in the `ConfigMap` of the leader in `namespace`.
+pub(super) fn recorded<'a>(
+    records: &'a ObjectMap<ConfigMap>,
+    namespace: &str,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
     let record = get(records, namespace, names::SERVICE_ACCOUNT_BINDINGS);
     let data = record.and_then(|record| record.data.as_ref());
     data.into_iter()
         .flatten()
-        .filter_map(|(key, id)| Some((key.strip_prefix(SEPARATE)?.to_owned(), id.clone())))
+        .map(|(key, id)| (key.as_str(), id.as_str()))
+}
+
+/// The recorded Namespaces of members, with the ID of each.
+#[must_use]
+pub fn recorded_namespaces(records: &ObjectMap<ConfigMap>, namespace: &str) -> BTreeMap<String, String> {
+    recorded(records, namespace)
+        .filter_map(|(key, id)| Some((key.strip_prefix(SEPARATE)?.to_owned(), id.to_owned())))
         .collect()
 }
 

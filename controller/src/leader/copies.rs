@@ -1,7 +1,7 @@
 //! Copies for members with a Namespace of their own: of all imports, and of the exports that members read directly.
 //!
-//! Copies of exports go to the common Namespace as well, from the Namespaces of members. Only those of accepted members
-//! are copied.
+//! Copies of exports go to the common Namespace as well, from the Namespaces of members. A copy is created for accepted
+//! members only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,10 @@ use mc_api::{
 };
 use mc_kube::NamespacedName;
 
-use super::{members, resources::is_active};
+use super::{
+    members,
+    resources::{self, is_active},
+};
 use crate::{
     plan::{ApiServer, BATCH, Kind, Plan, WriteOp},
     snapshot::{LeaderSnapshot, get},
@@ -65,11 +68,12 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     let share = (BATCH / 4).checked_div(all.len()).unwrap_or_default().max(1);
     for target in all {
         let is_common = target == snapshot.namespace;
-        let is_current = planned.is_empty && changes.get(target).is_none_or(ImportChanges::is_empty);
+        let is_current =
+            is_common || planned.is_empty && changes.get(target).is_none_or(ImportChanges::is_empty);
         let exports = exports.iter().filter(|export| export.source.namespace != target);
         let has_copies = is_common && !targets.is_empty() || targets.contains(target);
         let exports = exports.filter(|_| has_copies);
-        copy_exports(snapshot, target, exports, is_common || is_current, share, plan);
+        copy_exports(snapshot, target, exports, is_current, share, plan);
     }
 }
 
@@ -143,11 +147,7 @@ impl<'a> ImportChanges<'a> {
             plan.delete(ApiServer::Local, *copy);
         }
         for import in self.changed.iter().chain(&self.missing).take(share) {
-            let copy = ResourceImport {
-                metadata: metadata(target, &import.name_any()),
-                spec: import.spec.clone(),
-                status: None,
-            };
+            let copy = resources::import(target, &import.name_any(), import.spec.clone());
             plan.apply(ApiServer::Local, &copy);
         }
     }
@@ -190,16 +190,13 @@ fn exports_to_copy(snapshot: &LeaderSnapshot) -> Vec<ExportToCopy<'_>> {
         };
         let labels = export.labels().iter();
         let labels = labels.filter(|(key, _)| COPIED_LABELS.contains(&key.as_str()));
+        let labels = labels.map(|(key, value)| (key.clone(), value.clone()));
         let origin = [(names::LABEL_COPIED_FROM.to_owned(), source.namespace.clone())];
         let copy = ResourceExport {
             metadata: ObjectMeta {
-                labels: Some(
-                    labels
-                        .map(|(key, value)| (key.clone(), value.clone()))
-                        .chain(origin)
-                        .collect(),
-                ),
-                ..metadata("", &name)
+                name: Some(name.clone()),
+                labels: Some(labels.chain(origin).collect()),
+                ..ObjectMeta::default()
             },
             spec: ResourceExportSpec {
                 cluster_id: spec.cluster_id.clone(),
@@ -260,13 +257,5 @@ fn copy_exports<'a>(
         if is_stale && is_active(copy) && plan.writes.len() < before.saturating_add(share) {
             plan.delete(ApiServer::Local, copy.as_ref());
         }
-    }
-}
-
-fn metadata(namespace: &str, name: &str) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        namespace: Some(namespace.to_owned()),
-        ..ObjectMeta::default()
     }
 }

@@ -36,7 +36,8 @@ pub(super) fn bindings(
     let mut taken: BTreeSet<&str> = explicit.values().map(String::as_str).collect();
     let mode = snapshot.config.account_binding;
     let exists = |account: &str| get(&snapshot.service_accounts, &snapshot.namespace, account).is_some();
-    for (account, id) in recorded(snapshot) {
+    let records = account_bindings::recorded(&snapshot.service_account_bindings, &snapshot.namespace);
+    for (account, id) in records.filter(|(key, _)| account_bindings::is_account(key)) {
         let is_absent = !exists(account);
         let is_kept = open.contains(account) && mode != AccountBinding::Shared || is_absent;
         let may_write_nothing = is_absent && id.is_empty();
@@ -44,7 +45,7 @@ pub(super) fn bindings(
             first_use.ids.insert(account.to_owned(), id.to_owned());
         }
     }
-    // A recorded binding remains beside a Namespace of the cluster, and is the last one.
+    // A recorded binding of the cluster of a Namespace remains; no account is bound to this cluster any more.
     let namespaces = snapshot.member_namespaces.members.values();
     taken.extend(namespaces.map(|member| member.cluster_id.as_str()));
     let candidates = match mode {
@@ -87,27 +88,13 @@ pub(super) fn bindings(
     first_use
 }
 
-/// The bindings in the `ConfigMap`.
-fn recorded(snapshot: &LeaderSnapshot) -> impl Iterator<Item = (&str, &str)> {
-    let record = get(
-        &snapshot.service_account_bindings,
-        &snapshot.namespace,
-        names::SERVICE_ACCOUNT_BINDINGS,
-    );
-    let data = record.and_then(|record| record.data.as_ref());
-    data.into_iter()
-        .flatten()
-        .filter(|(account, _)| account_bindings::is_account(account))
-        .map(|(account, id)| (account.as_str(), id.as_str()))
-}
-
 /// The accounts of clusters: of accepted ones the account that the leader has bound before, should the record lack it,
 /// then of joining ones the account that they state, the oldest first. A later statement binds nothing: another account
 /// could have written it while the cluster had none.
 fn candidates(snapshot: &LeaderSnapshot) -> Vec<(&str, &MemberClusterAnnounce)> {
     let acceptable = members::accepted_announces(snapshot, members::current_cluster_set(snapshot));
     let mut candidates: Vec<_> = acceptable
-        .filter(|announce| announce.namespace().is_none_or(|ns| ns == snapshot.namespace))
+        .filter(|announce| snapshot.is_in_common(announce))
         .filter_map(|announce| {
             let key = if members::is_admitted(announce) {
                 names::ANNOTATION_BOUND_ACCOUNT

@@ -166,17 +166,24 @@ fn admit(
         metadata.insert("finalizers".to_owned(), json!(finalizers));
     }
     if let Some(reason) = rejection {
-        plan.warning_event(ApiServer::Local, announce, MEMBER_REFUSED, reason.as_str());
-        plan.issue(
-            IssueCode::MemberRefused,
-            format!("MemberClusterAnnounce {}", announce.name_any()),
-            format!("rejected: {reason}"),
-        );
+        let subject = format!("MemberClusterAnnounce {}", announce.name_any());
+        report_rejection(announce, subject, &reason, plan);
     }
     if !metadata.is_empty() {
         let patch = json!({ "metadata": Value::Object(metadata) });
         plan.patch(ApiServer::Local, announce, patch);
     }
+}
+
+/// Reports a rejected announce as an Event, and in the log as `subject`.
+pub(super) fn report_rejection(
+    announce: &MemberClusterAnnounce,
+    subject: String,
+    reason: &str,
+    plan: &mut Plan,
+) {
+    plan.warning_event(ApiServer::Local, announce, MEMBER_REFUSED, reason);
+    plan.issue(IssueCode::MemberRefused, subject, format!("rejected: {reason}"));
 }
 
 /// The annotation with the account of the announce's cluster, if it lacks that. It remains as evidence of the binding.
@@ -186,7 +193,7 @@ fn bound_account(
     bindings: &AccountBindings,
     announce: &MemberClusterAnnounce,
 ) -> Option<(String, Value)> {
-    if announce.namespace().is_some_and(|ns| ns != snapshot.namespace) {
+    if !snapshot.is_in_common(announce) {
         return None;
     }
     let account = bindings.bound_account(announce)?;

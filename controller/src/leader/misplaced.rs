@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     account_bindings::recorded_namespaces,
-    members::{self, MEMBER_REFUSED},
+    members,
     resources::{is_active, remove_finalizer},
 };
 use crate::{
@@ -102,12 +102,9 @@ fn has_moved(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce) -> boo
 }
 
 fn reject(announce: &MemberClusterAnnounce, reason: &str, plan: &mut Plan) {
-    plan.warning_event(ApiServer::Local, announce, MEMBER_REFUSED, reason);
-    plan.issue(
-        IssueCode::MemberRefused,
-        ObjectRef::new(ApiServer::Local, announce).to_string(),
-        format!("rejected: {reason}"),
-    );
+    // With the Namespace: the announce of the cluster in its own has the same name.
+    let subject = ObjectRef::new(ApiServer::Local, announce).to_string();
+    members::report_rejection(announce, subject, reason, plan);
     let changes = names::ANNOTATION_REJECTED_REASON.changes(announce, Some(reason));
     let annotations: Map<_, _> = changes
         .map(|(key, value)| (key.to_owned(), json!(value)))

@@ -266,19 +266,15 @@ impl Member {
         self.sync_secret(set.and_then(connection_config::secret_name));
         let Some(set) = set else {
             self.connect_error = None;
-            if let Some(connection) = self.connection.take() {
-                self.closed.push(connection.close());
-                self.metrics.remote.reset();
-            }
+            self.close_connection();
             return;
         };
         // An unusable configuration changes nothing: the present connection remains, unless it is that of another
         // membership, for which nothing may be written with this one's credentials.
         let Ok(config) = connection_config::connection_config(set, &self.secret_state()) else {
-            let is_obsolete = |old: &mut LeaderConnection| connection_config::is_obsolete(old.config(), set);
-            if let Some(old) = self.connection.take_if(is_obsolete) {
-                self.closed.push(old.close());
-                self.metrics.remote.reset();
+            let old = self.connection.as_ref();
+            if old.is_some_and(|old| connection_config::is_obsolete(old.config(), set)) {
+                self.close_connection();
             }
             return;
         };
@@ -311,6 +307,13 @@ impl Member {
                 self.connect_error = None;
             }
             Err(error) => self.connect_error = Some(error.to_string()),
+        }
+    }
+
+    fn close_connection(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.closed.push(connection.close());
+            self.metrics.remote.reset();
         }
     }
 

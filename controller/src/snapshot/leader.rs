@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use kube::ResourceExt;
 use mc_api::{
     cluster_claim::ClusterClaim, cluster_set::ClusterSet, config::Config,
     member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
@@ -48,6 +49,18 @@ pub struct LeaderSnapshot {
     pub label_id_shards: Option<ObjectMap<ConfigMap>>,
     /// The last heartbeat of each `MemberClusterAnnounce`, by name.
     pub heartbeats: BTreeMap<String, LastHeartbeat>,
+}
+
+// === impl LeaderSnapshot ===
+
+impl LeaderSnapshot {
+    /// Whether an announce is in the Namespace that members without one of their own share.
+    #[must_use]
+    pub fn is_in_common(&self, announce: &MemberClusterAnnounce) -> bool {
+        announce
+            .namespace()
+            .is_none_or(|namespace| namespace == self.namespace)
+    }
 }
 
 /// The state of the admission policies that restrict the writes of members.

@@ -127,20 +127,16 @@ impl MemberNamespaces {
             };
             (announce.clone(), reason)
         });
-        let rest = Self {
-            misplaced_announces: misplaced_announces.collect(),
-            misplaced_exports: filter(&all.exports, |name, export| {
-                is_known(&name.namespace) && !is_copy(export) && !is_home_of_export(name, export)
-            }),
-            import_copies: filter(&all.imports, |name, _| {
-                is_known(&name.namespace) && name.namespace != common
-            }),
-            export_copies: filter(&all.exports, |name, export| {
-                is_known(&name.namespace) && is_copy(export)
-            }),
-            members: BTreeMap::new(),
-            refused: BTreeMap::new(),
-        };
+        let misplaced_announces = misplaced_announces.collect();
+        let misplaced_exports = filter(&all.exports, |name, export| {
+            is_known(&name.namespace) && !is_copy(export) && !is_home_of_export(name, export)
+        });
+        let import_copies = filter(&all.imports, |name, _| {
+            is_known(&name.namespace) && name.namespace != common
+        });
+        let export_copies = filter(&all.exports, |name, export| {
+            is_known(&name.namespace) && is_copy(export)
+        });
         let unreadable = all.unreadable_exports.into_iter();
         let divided = ExchangedObjects {
             announces: filter(&all.announces, |name, announce| {
@@ -152,24 +148,23 @@ impl MemberNamespaces {
             unreadable_exports: unreadable.filter(|name| is_known(&name.namespace)).collect(),
             imports: filter(&all.imports, |name, _| name.namespace == common),
         };
-        (
-            divided,
-            Self {
-                members,
-                refused,
-                ..rest
-            },
-        )
+        let rest = Self {
+            members,
+            refused,
+            misplaced_announces,
+            misplaced_exports,
+            import_copies,
+            export_copies,
+        };
+        (divided, rest)
     }
 
     /// The Namespace in which a cluster counts, if it is one of its own.
     #[must_use]
     pub fn home(&self, cluster: &str) -> Option<(&str, &MemberNamespace)> {
-        let members = self.members.iter();
-        let homes = members.map(|(name, member)| (name.as_str(), member));
-        homes
-            .into_iter()
-            .find(|(_, member)| member.is_home && member.cluster_id == cluster)
+        let mut members = self.members.iter();
+        let (name, member) = members.find(|(_, member)| member.is_home && member.cluster_id == cluster)?;
+        Some((name, member))
     }
 }
 

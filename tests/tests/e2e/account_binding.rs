@@ -59,7 +59,7 @@ fn joins(id: &str, account: &str) -> Value {
 }
 
 /// The export of a Service of a cluster.
-fn export(id: &str) -> Value {
+pub(crate) fn export(id: &str) -> Value {
     json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport",
         "metadata": {

@@ -139,8 +139,8 @@ fn ready_condition(conditions: &Value) -> String {
     format!("{} {}", text("status"), text("reason"))
 }
 
-/// West's or east's own Ready condition.
-fn member_condition(member: Cluster) -> String {
+/// West's or east's own Ready condition: status and reason.
+pub(crate) fn member_condition(member: Cluster) -> String {
     let set = member.get(MEMBER_NAMESPACE, "clusterset", SET);
     ready_condition(&set.unwrap_or_default()["status"]["conditions"])
 }

@@ -1,14 +1,15 @@
 //! A member with a Namespace of its own in the leader cluster (`isolation: Namespace`): it works as the others do, and
 //! neither reads the exports of the other.
 
-use std::fs;
-
 use http::Method;
+use mc_api::names::member_announce;
 use serde_json::{Value, json};
 
 use crate::{
+    account_binding::export,
     api::{connect_as, send, wait},
-    clusters::{EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, MEMBER_NAMESPACE, SET, SHORT_TIMEOUT, WEST},
+    clusters::{EAST, LEADER, LEADER_NAMESPACE, LONG_TIMEOUT, MEMBER_NAMESPACE, SHORT_TIMEOUT, WEST},
+    faults::member_condition,
     isolation::announce,
     trust::{create_account, delete_in_leader},
     workload::Namespace,
@@ -22,12 +23,9 @@ const WEST_ID: &str = "test-cluster-west";
 const EAST_ID: &str = "test-cluster-east";
 /// An account of the common Namespace without a cluster ID.
 const THIEF: &str = "e2e-separate-thief";
+const ISOLATION: &str = include_str!("../../../deploy/mc-gateway-leader-isolation.yml");
+const TEMPLATE: &str = include_str!("../../../deploy/mc-gateway-member-namespace.yml");
 const API: &str = "/apis/multicluster.crd.antrea.io/v1alpha1/namespaces";
-
-fn manifest(file: &str) -> String {
-    let path = format!("{}/../deploy/{file}", env!("CARGO_MANIFEST_DIR"));
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
 
 /// West with its own Namespace; drop moves it back.
 struct Separate {
@@ -41,14 +39,10 @@ impl Separate {
         let separate = Self {
             set: WEST.member_cluster_set(),
         };
-        LEADER.apply(&manifest("mc-gateway-leader-isolation.yml"));
+        LEADER.apply(ISOLATION);
         LEADER.configure_in(LEADER_NAMESPACE, "isolation", "Namespace");
-        let template = manifest("mc-gateway-member-namespace.yml");
-        LEADER.apply(
-            &template
-                .replace("member-east", NAMESPACE)
-                .replace(EAST_ID, WEST_ID),
-        );
+        let namespace = TEMPLATE.replace("member-east", NAMESPACE);
+        LEADER.apply(&namespace.replace(EAST_ID, WEST_ID));
         wait_bound(true);
         let data = LEADER.wait_for("the token", SHORT_TIMEOUT, || {
             let secret = LEADER
@@ -77,21 +71,18 @@ impl Separate {
             mc_tests::wait::wait_for(what, LONG_TIMEOUT, probe).map_err(|error| format!("{error:#}"))
         };
         patient("west has left its Namespace", &|| {
-            let left = LEADER.get(NAMESPACE, "memberclusterannounces", &announce_name(WEST_ID));
+            let left = LEADER.get(NAMESPACE, "memberclusterannounces", &member_announce(WEST_ID));
             left.map_or(Ok(()), |announce| Err(announce.to_string()))
         })?;
-        let leftover = export(WEST_ID, "leftover").to_string();
+        let leftover = within(export(WEST_ID), NAMESPACE).to_string();
         LEADER.try_kubectl_stdin(&["apply", "-f", "-"], &leftover)?;
         LEADER.try_kubectl(&["delete", "namespace", NAMESPACE, "--timeout=60s"])?;
-        patient("west is a member", &|| match ready() {
+        patient("west is a member", &|| match member_condition(WEST) {
             ready if ready == "True Connected" => Ok(()),
             other => Err(other),
         })?;
         LEADER.configure_in(LEADER_NAMESPACE, "isolation", "Common");
-        LEADER.try_kubectl_stdin(
-            &["delete", "--ignore-not-found", "-f", "-"],
-            &manifest("mc-gateway-leader-isolation.yml"),
-        )?;
+        LEADER.try_kubectl_stdin(&["delete", "--ignore-not-found", "-f", "-"], ISOLATION)?;
         WEST.try_kubectl(&[
             "-n",
             MEMBER_NAMESPACE,
@@ -129,37 +120,9 @@ fn wait_bound(wanted: bool) {
     });
 }
 
-fn announce_name(id: &str) -> String {
-    format!("member-announce-from-{id}")
-}
-
-/// Status and reason of the condition `Ready` of west's ClusterSet.
-fn ready() -> String {
-    let set = WEST.get(MEMBER_NAMESPACE, "clusterset", SET).unwrap_or_default();
-    let conditions = set["status"]["conditions"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
-    let text = |field: &str| ready.and_then(|ready| ready[field].as_str()).unwrap_or_default();
-    format!("{} {}", text("status"), text("reason"))
-}
-
-fn export(id: &str, name: &str) -> Value {
-    json!({
-        "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport",
-        "metadata": {
-            "name": format!("{id}-default-{name}-service"), "namespace": NAMESPACE,
-            "labels": {
-                "sourceClusterID": id, "sourceKind": "Service", "sourceNamespace": "default", "sourceName": name,
-            },
-            "finalizers": ["resourceexport.antrea.io/finalizer"],
-        },
-        "spec": {
-            "clusterID": id, "kind": "Service", "namespace": "default", "name": name,
-            "service": { "serviceSpec": { "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }] } },
-        },
-    })
+fn within(mut object: Value, namespace: &str) -> Value {
+    object["metadata"]["namespace"] = json!(namespace);
+    object
 }
 
 /// A request to the leader cluster as one of its accounts; returns status code and answer.
@@ -205,26 +168,22 @@ fn assert_unreadable() {
 /// The account of the Namespace writes for west alone, and no other account does.
 fn assert_unwritable() {
     let (west, thief) = ((NAMESPACE, ACCOUNT), (LEADER_NAMESPACE, THIEF));
-    let within = |mut object: Value, namespace: &str| {
-        object["metadata"]["namespace"] = json!(namespace);
-        object
-    };
     let exports = "resourceexports?dryRun=All";
     let announces = "memberclusterannounces?dryRun=All";
     let foreign = "is bound to another ServiceAccount than e2e-separate-thief";
-    let mut copy = export(WEST_ID, "web");
+    let mut copy = within(export(WEST_ID), NAMESPACE);
     copy["metadata"]["labels"]["mc-gateway.io/copied-from"] = json!(LEADER_NAMESPACE);
     let attempts = [
         (
             west,
             exports,
-            within(export(EAST_ID, "web"), NAMESPACE),
+            within(export(EAST_ID), NAMESPACE),
             "spec.clusterID: must be test-cluster-west",
         ),
         (
             west,
             exports,
-            within(export("test-cluster-new", "web"), NAMESPACE),
+            within(export("test-cluster-new"), NAMESPACE),
             "spec.clusterID: must be test-cluster-west",
         ),
         (
@@ -242,27 +201,17 @@ fn assert_unwritable() {
         (
             west,
             exports,
-            within(export(WEST_ID, "web"), LEADER_NAMESPACE),
+            within(export(WEST_ID), LEADER_NAMESPACE),
             "forbidden",
         ),
-        (
-            thief,
-            exports,
-            within(export(WEST_ID, "web"), LEADER_NAMESPACE),
-            foreign,
-        ),
+        (thief, exports, within(export(WEST_ID), LEADER_NAMESPACE), foreign),
         (
             thief,
             announces,
             within(announce(WEST_ID), LEADER_NAMESPACE),
             foreign,
         ),
-        (
-            thief,
-            exports,
-            within(export(WEST_ID, "web"), NAMESPACE),
-            "forbidden",
-        ),
+        (thief, exports, within(export(WEST_ID), NAMESPACE), "forbidden"),
         (west, exports, copy, "only the leader writes copies"),
     ];
     let count = attempts.len();
@@ -274,7 +223,7 @@ fn assert_unwritable() {
             "{account:?} {namespace}/{path}: {code} {answer}"
         );
     }
-    let own = export(WEST_ID, "web");
+    let own = within(export(WEST_ID), NAMESPACE);
     let (code, answer) = request(west, Method::POST, (NAMESPACE, exports), Some(&own));
     assert_eq!(code, 201, "{answer}");
     println!("isolation: {count} writes for another member were refused");
@@ -320,12 +269,12 @@ fn a_member_with_a_namespace_of_its_own_works_and_neither_reads_the_other() {
     WEST.wait_for(
         "west is a member in its Namespace",
         LONG_TIMEOUT,
-        || match LEADER.get(NAMESPACE, "memberclusterannounces", &announce_name(WEST_ID)) {
+        || match LEADER.get(NAMESPACE, "memberclusterannounces", &member_announce(WEST_ID)) {
             Some(announce) if announce["metadata"]["finalizers"].is_array() => Ok(()),
             other => Err(format!("{other:?}")),
         },
     );
-    let old = announce_name(WEST_ID);
+    let old = member_announce(WEST_ID);
     LEADER.wait_gone(LEADER_NAMESPACE, "memberclusterannounces", &old, LONG_TIMEOUT);
     LEADER.wait_for("no export of west remains there", SHORT_TIMEOUT, || {
         let left = LEADER.list(

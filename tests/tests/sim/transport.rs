@@ -102,6 +102,10 @@ impl http_body::Body for ResponseBody {
 
 // === impl Wire ===
 
+fn is_write(request: &ApiRequest) -> bool {
+    !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch)
+}
+
 impl Transport {
     /// A client on this transport.
     pub(crate) fn client(self) -> Client {
@@ -116,10 +120,7 @@ impl Transport {
         let (delay, early) = {
             let mut world = self.world.lock();
             world.counts.requests += 1;
-            self.before_server(
-                &mut world,
-                !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch),
-            )
+            self.before_server(&mut world, is_write(&request))
         };
         sleep(delay).await;
         match early {
@@ -172,7 +173,7 @@ impl Transport {
         let early = if world.inject(|f| f.connection_refused) {
             BeforeServer::Refused
         } else if world.inject(|f| f.error_status) {
-            // An admission policy or a webhook of an administrator may reject any write for a while.
+            // An admission policy or a webhook of an administrator may reject any write.
             let statuses: &[u16] = if is_write {
                 &[403, 422, 429, 500, 503, 504]
             } else {
@@ -199,8 +200,7 @@ impl Transport {
                 return AfterServer::Respond(Err(StatusError::new(401, "Unauthorized")));
             }
         }
-        let writes = !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
-        if writes
+        if is_write(request)
             && !request.query.contains_key("dryRun")
             && let Some(after) = self.crash_at_write(&mut world)
         {

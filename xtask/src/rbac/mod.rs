@@ -89,6 +89,15 @@ mod tests {
     }
 
     #[test]
+    fn a_member_has_the_same_role_in_its_own_namespace() {
+        let [common, own] = ["leader/member_role.yaml", "member_namespace/rbac.yaml"].map(|file| {
+            let path = cmd::workspace().join("deploy/base").join(file);
+            grant::parse(Role::MemberAccess, &fs::read_to_string(path).unwrap()).unwrap()
+        });
+        assert_eq!(common, own);
+    }
+
+    #[test]
     fn every_exemption_has_a_reason() {
         let whys = allowlist::EXEMPTIONS
             .iter()

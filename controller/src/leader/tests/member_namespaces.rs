@@ -36,24 +36,27 @@ impl World {
 
     fn joined() -> Self {
         let mut world = Self::new();
-        insert(
-            &mut world.all.announces,
-            within(EAST, announce("east", "set", "north")),
-        );
-        insert(
-            &mut world.all.exports,
-            within(EAST, service("east", "shop", "web", 80, NOW)),
-        );
-        insert(
-            &mut world.all.exports,
-            within(EAST, endpoints("east", "shop", "web", "10.1.0.1")),
-        );
-        insert(&mut world.all.exports, service("west", "shop", "web", 80, NOW));
-        insert(
-            &mut world.all.exports,
-            endpoints("west", "shop", "web", "10.2.0.1"),
-        );
+        world.join_in_own();
+        world.export(NS, "west", "10.2.0.1");
         world
+    }
+
+    /// East announces itself and exports in its Namespace.
+    fn join_in_own(&mut self) {
+        let announce = within(EAST, announce("east", "set", "north"));
+        insert(&mut self.all.announces, announce);
+        self.export(EAST, "east", "10.1.0.1");
+    }
+
+    /// A cluster exports the Service `shop/web` with one endpoint.
+    fn export(&mut self, namespace: &str, cluster: &str, ip: &str) {
+        let exports = [
+            service(cluster, "shop", "web", 80, NOW),
+            endpoints(cluster, "shop", "web", ip),
+        ];
+        for export in exports {
+            insert(&mut self.all.exports, within(namespace, export));
+        }
     }
 
     fn snapshot(&mut self) -> LeaderSnapshot {
@@ -118,10 +121,7 @@ impl World {
     }
 
     fn issues(&mut self) -> Vec<String> {
-        let issues = self.plan().issues.into_iter();
-        issues
-            .map(|issue| format!("{}: {}", issue.subject, issue.message))
-            .collect()
+        issues(&mut self.snapshot())
     }
 }
 
@@ -335,35 +335,14 @@ fn an_accepted_member_moves_into_its_namespace_when_it_announces_itself_there() 
     insert(&mut world.all.announces, accepted("east"));
     insert(&mut world.all.announces, accepted("west"));
     world.all.exports = ObjectMap::default();
-    insert(&mut world.all.exports, service("east", "shop", "web", 80, NOW));
-    insert(
-        &mut world.all.exports,
-        endpoints("east", "shop", "web", "10.1.0.1"),
-    );
+    world.export(NS, "east", "10.1.0.1");
     world.settle();
     insert(&mut world.labelled, member_namespace(EAST, "east", NOW));
     world.settle();
     assert_eq!(world.clusters(NS), ["east"], "the label alone withdraws nothing");
-    insert(
-        &mut world.all.announces,
-        within(EAST, announce("east", "set", "north")),
-    );
-    insert(
-        &mut world.all.exports,
-        within(EAST, service("east", "shop", "web", 80, NOW)),
-    );
-    insert(
-        &mut world.all.exports,
-        within(EAST, endpoints("east", "shop", "web", "10.1.0.1")),
-    );
+    world.join_in_own();
     world.settle();
     assert_eq!(world.clusters(EAST), ["east"]);
-    // The member leaves the common Namespace.
-    delete(
-        &mut world.all.announces,
-        &NamespacedName::new(NS, names::member_announce("east")),
-    );
-    world.settle();
     assert!(world.announce(NS, "east").is_none());
     assert_eq!(World::names(&world.all.exports, NS), [""; 0]);
     assert_eq!(world.clusters(EAST), ["east"]);
@@ -435,11 +414,7 @@ fn in_common() -> World {
     );
     joining.metadata.annotations.as_mut().unwrap().extend([statement]);
     insert(&mut world.all.announces, joining);
-    insert(&mut world.all.exports, service("east", "shop", "web", 80, NOW));
-    insert(
-        &mut world.all.exports,
-        endpoints("east", "shop", "web", "10.1.0.1"),
-    );
+    world.export(NS, "east", "10.1.0.1");
     world.settle();
     assert_eq!(bound(&world.rest), json!({ "member-east": "east" }));
     assert_eq!(world.clusters(NS), ["east"]);
@@ -475,18 +450,7 @@ fn the_label_takes_nothing_from_a_member_in_the_common_namespace() {
 fn the_leader_ends_the_former_membership_of_a_member_that_has_moved() {
     let mut world = in_common();
     insert(&mut world.labelled, member_namespace(EAST, "east", NOW));
-    insert(
-        &mut world.all.announces,
-        within(EAST, announce("east", "set", "north")),
-    );
-    insert(
-        &mut world.all.exports,
-        within(EAST, service("east", "shop", "web", 80, NOW)),
-    );
-    insert(
-        &mut world.all.exports,
-        within(EAST, endpoints("east", "shop", "web", "10.1.0.1")),
-    );
+    world.join_in_own();
     world.settle();
     assert!(world.announce(NS, "east").is_none());
     assert_eq!(World::names(&world.all.exports, NS), [""; 0]);
@@ -528,15 +492,7 @@ fn a_namespace_with_many_missing_copies_delays_no_other() {
     for _ in 0..20 {
         world.reconcile();
     }
-    world.all.imports = Arc::new(
-        world
-            .all
-            .imports
-            .iter()
-            .filter(|(name, _)| name.namespace != "mc-a")
-            .map(|(n, i)| (n.clone(), i.clone()))
-            .collect(),
-    );
+    Arc::make_mut(&mut world.all.imports).retain(|name, _| name.namespace != "mc-a");
     let copy = NamespacedName::new(EAST, names::service_import("shop", "web"));
     delete(&mut world.all.imports, &copy);
     let writes = world.reconcile();
@@ -556,15 +512,7 @@ fn a_leader_without_isolation_withdraws_nothing_of_members_with_namespaces() {
     world.settle();
     world.rest.config.isolation = Isolation::Common;
     // Without the objects in other Namespaces.
-    let all = world.all.clone();
-    let is_common = |name: &NamespacedName| name.namespace == NS;
-    world.all.exports = Arc::new(
-        all.exports
-            .iter()
-            .filter(|(n, _)| is_common(n))
-            .map(|(n, e)| (n.clone(), e.clone()))
-            .collect(),
-    );
+    Arc::make_mut(&mut world.all.exports).retain(|name, _| name.namespace == NS);
     assert_eq!(world.reconcile(), []);
     assert!(world.issues()[0].contains("members have the Namespaces mc-east: nothing is reconciled"));
     // An administrator confirms that they have left.

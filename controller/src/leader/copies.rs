@@ -80,7 +80,7 @@ pub(super) fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
 /// The imports that the plan changes in the common Namespace.
 struct PlannedImports {
     /// The names of those that it creates or updates.
-    applied: BTreeSet<String>,
+    kept: BTreeSet<String>,
     is_empty: bool,
 }
 
@@ -92,11 +92,11 @@ impl PlannedImports {
         let writes: Vec<_> = writes
             .filter(|write| write.target.kind == Kind::ResourceImport)
             .collect();
-        let applied = writes
+        let kept = writes
             .iter()
-            .filter(|write| matches!(write.op, WriteOp::Apply(_)));
+            .filter(|write| !matches!(write.op, WriteOp::Delete { .. }));
         Self {
-            applied: applied.map(|write| write.target.name.clone()).collect(),
+            kept: kept.map(|write| write.target.name.clone()).collect(),
             is_empty: writes.is_empty(),
         }
     }
@@ -131,7 +131,7 @@ impl<'a> ImportChanges<'a> {
             name.namespace == target
                 && copy.metadata.deletion_timestamp.is_none()
                 && !names.contains(&name.name)
-                && !planned.applied.contains(&name.name)
+                && !planned.kept.contains(&name.name)
         });
         changes.stale = stale.map(|(_, copy)| copy.as_ref()).collect();
         changes

@@ -136,19 +136,19 @@ pub(super) fn is_settled(snapshot: &MemberSnapshot, set: &ClusterSet, announce: 
     endpoint.is_some_and(|endpoint| endpoint.settled_announce.as_deref() == Some(announce))
 }
 
-/// Records that the leader has offered or withdrawn all imports.
+/// Records that the leader has offered or withdrawn all imports, in one write with the other changes of the record: the
+/// next plan may see imports that this one creates.
 pub(super) fn settle(snapshot: &MemberSnapshot, set: &ClusterSet, announce: &str, plan: &mut Plan) {
     let old = MembershipRecord::from_snapshot(snapshot);
-    let mut new = old.clone();
+    let mut new = next(snapshot, set, &old);
     let endpoint = Membership::from_cluster_set(set).and_then(|key| new.endpoints.get_mut(&key));
-    // Another change of the record in this plan has precedence; the next plan settles.
-    let is_written = plan.writes.iter().any(|write| {
-        write.target.side == ApiServer::Local
-            && write.target.kind == Kind::ConfigMap
-            && write.target.name == names::MEMBERSHIP_RECORDS
-    });
-    if let (Some(endpoint), false) = (endpoint, is_written) {
+    if let Some(endpoint) = endpoint {
         endpoint.settled_announce = Some(announce.to_owned());
+        plan.writes.retain(|write| {
+            let is_record =
+                write.target.kind == Kind::ConfigMap && write.target.name == names::MEMBERSHIP_RECORDS;
+            !is_record || write.target.side != ApiServer::Local
+        });
         write(snapshot, &old, &new, plan);
     }
 }
@@ -156,9 +156,14 @@ pub(super) fn settle(snapshot: &MemberSnapshot, set: &ClusterSet, announce: &str
 /// Keeps the record of a cluster with a `ClusterSet`.
 pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
     let old = MembershipRecord::from_snapshot(snapshot);
+    report(snapshot, Some(set), &old, plan);
+    write(snapshot, &old, &next(snapshot, set, &old), plan);
+}
+
+/// The record of a cluster with the `ClusterSet` `set`.
+fn next(snapshot: &MemberSnapshot, set: &ClusterSet, old: &MembershipRecord) -> MembershipRecord {
     let mut new = old.clone();
     new.without_cluster_set_since = None;
-    report(snapshot, Some(set), &old, plan);
     remove_deregistered(snapshot, Some(set), &mut new);
     let config = connection_config(set, &snapshot.secret).ok();
     if let (Some(config), Some(secret)) = (config, secret_name(set)) {
@@ -174,7 +179,7 @@ pub fn plan(snapshot: &MemberSnapshot, set: &ClusterSet, plan: &mut Plan) {
         };
         new.endpoints.insert(membership, endpoint);
     }
-    write(snapshot, &old, &new, plan);
+    new
 }
 
 /// Keeps the record of a cluster without `ClusterSet`. A deregistered membership remains until its imports

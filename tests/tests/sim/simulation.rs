@@ -1,13 +1,16 @@
 //! State of one run: API servers, clocks, faults, invariants and the random number generator.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use controller::member::instance::{self, SETTLING_TIME};
+use controller::{
+    leader::label_imports,
+    member::instance::{self, SETTLING_TIME},
+};
 use jiff::{SignedDuration, Timestamp};
 use mc_api::{config::Config, names};
 use mc_test_kit::fake_apiserver::{
@@ -179,6 +182,14 @@ fn instance_of(announce: &StoredObject) -> Option<&str> {
     Some(instance::name(statement))
 }
 
+/// The labels in a record of the leader that no cluster exports; their imports have a grace period.
+fn released_labels(record: &StoredObject) -> BTreeSet<&str> {
+    let lines = record.value["data"]["identities"].as_str().unwrap_or_default();
+    // ID, digest and the time of the release.
+    let lines = lines.lines();
+    lines.filter(|line| line.split(' ').count() == 3).collect()
+}
+
 // === impl World ===
 
 impl Simulation {
@@ -324,6 +335,10 @@ impl Simulation {
             // A new run keeps exports that it does not want for this time.
             if instance_of(&change.new) != change.old.as_deref().and_then(instance_of) {
                 self.grant_grace(SETTLING_TIME);
+            }
+            let released = change.old.as_deref().map(released_labels).unwrap_or_default();
+            if actor == Actor::Leader && !released_labels(&change.new).is_subset(&released) {
+                self.grant_grace(label_imports::GRACE_PERIOD.unsigned_abs());
             }
             let at = self.elapsed();
             let now = self.now(server);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
-use mc_api::{config::Isolation, import_failures::ImportFailures};
+use mc_api::{config::Isolation, import_failures::ImportFailures, label_identity};
 
 use super::*;
 use crate::snapshot::ExchangedObjects;
@@ -87,6 +87,9 @@ impl World {
             apply_write(&mut self.rest.cluster_sets, write);
             match write.target.name.as_str() {
                 names::PREFIX_OWNERS => apply_write(&mut self.rest.prefix_owners, write),
+                name if name == names::label_id_shard(0) => {
+                    apply_write(self.rest.label_id_shards.as_mut().unwrap(), write);
+                }
                 _ => apply_write(&mut self.rest.service_account_bindings, write),
             }
             apply_write(&mut self.all.announces, write);
@@ -218,6 +221,32 @@ fn the_copy_of_an_import_that_is_created_again_remains() {
     );
     world.settle();
     assert_eq!(world.clusters(EAST), ["east", "west"]);
+}
+
+/// Simulation, seed 2577: imports of label identities are created, others are applied.
+#[test]
+fn the_copy_of_a_label_identity_that_is_created_again_remains() {
+    let mut world = World::joined();
+    world.rest.config.stretched_network_policy = true;
+    world.rest.label_id_shards = Some(ObjectMap::default());
+    let label = label_identities::label(1);
+    insert(
+        &mut world.all.exports,
+        label_identities::export_of("west", &label),
+    );
+    world.settle();
+    let name = label_identity::object_name(&label_identity::digest(&label)).to_owned();
+    assert!(World::names(&world.all.imports, EAST).contains(&name));
+    delete(&mut world.all.imports, &NamespacedName::new(NS, name.clone()));
+    let writes = world.reconcile();
+    assert!(
+        writes.iter().any(|write| write.target.name == name),
+        "{writes:#?}"
+    );
+    assert!(
+        writes.iter().all(|write| write.target.namespace != EAST),
+        "{writes:#?}"
+    );
 }
 
 #[test]

@@ -110,6 +110,33 @@ fn a_member_that_rejoins_is_not_deregistered() {
     assert_eq!(recorded(&snapshot), [membership("set")]);
 }
 
+/// Simulation, seed 2314: the record changed in the plan that imported, so that the leader stayed new.
+#[test]
+fn a_member_without_imports_settles_while_its_record_changes() {
+    let mut snapshot = left();
+    settle(&mut snapshot);
+    let absent_since = |snapshot: &MemberSnapshot| {
+        let record = snapshot.memberships.values().next().unwrap();
+        record
+            .annotations()
+            .get(names::ANNOTATION_WITHOUT_CLUSTER_SET_SINCE)
+            .cloned()
+    };
+    assert!(absent_since(&snapshot).is_some());
+    insert(&mut snapshot.cluster_sets, cluster_set("set"));
+    join(&mut snapshot, "joined");
+    insert(
+        &mut leader(&mut snapshot).imports,
+        import_info("west", "10.30.0.0/16", &["172.18.0.9"]),
+    );
+    reconcile(&mut snapshot);
+    assert_eq!(snapshot.cluster_infos.len(), 1);
+    let record = MembershipRecord::from_snapshot(&snapshot);
+    assert_eq!(absent_since(&snapshot), None);
+    let endpoint = &record.endpoints[&membership("set")];
+    assert_eq!(endpoint.settled_announce.as_deref(), Some("joined"));
+}
+
 #[test]
 fn malformed_entries_are_kept_and_reported() {
     let snapshot = left();

@@ -67,6 +67,7 @@ fn add(total: &mut Counts, one: &Counts) {
     total.controller_writes += one.controller_writes;
     total.faults += one.faults;
     total.crashes += one.crashes;
+    total.ended_waits += one.ended_waits;
 }
 
 /// One worker thread per CPU.
@@ -147,7 +148,7 @@ fn seeds() {
     let slow: Vec<_> = times.filter(|(time, _)| *time > PROMISED_CONVERGENCE).collect();
     println!(
         "sim: seeds {base}..{}: {} seeds, {} failed, {:.0} seeds/s, {} writes checked ({} of controllers), {} requests, \
-         {} faults, {} deaths, converged after at most {:.0} s (seed {}), {} leftovers",
+         {} faults, {} deaths, converged after at most {:.0} s (seed {}), {} leftovers, {} waits for departed clusters ended",
         base + total.seeds,
         total.seeds,
         total.failed.len(),
@@ -160,8 +161,14 @@ fn seeds() {
         slowest.0.as_secs_f64(),
         slowest.1,
         total.leftovers,
+        total.counts.ended_waits,
     );
     assert!(total.failed.is_empty(), "{} seeds failed", total.failed.len());
+    assert!(
+        total.counts.ended_waits <= total.seeds / 500,
+        "members have new leaders for too long: {} waits were ended",
+        total.counts.ended_waits
+    );
     assert!(
         slow.is_empty(),
         "seeds that converged after more than {PROMISED_CONVERGENCE:?}: {slow:?}"

@@ -639,9 +639,11 @@ async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<St
             cleaned = Some(remove_leftovers(&mut world));
         }
         // Members are permitted to delete the imports from former ones; one that joins late holds them later.
-        if cleaned.is_some() && world.restored {
-            for server in 1..world.clusters.len() {
-                world.permit_deletions(server);
+        for server in 1..world.clusters.len() {
+            match (cleaned.is_some(), world.restored) {
+                (true, true) => world.permit_deletions(server),
+                (true, false) => world.end_waits_for_departed(server),
+                (false, _) => {}
             }
         }
         if !expected_state::differences_of_objects(&world).is_empty() {

@@ -123,6 +123,8 @@ pub(crate) struct Counts {
     pub(crate) faults: u64,
     /// Controller crashes.
     pub(crate) crashes: u64,
+    /// Waits for the exports of departed clusters that the simulated administrator ended.
+    pub(crate) ended_waits: u64,
 }
 
 /// State of one run.

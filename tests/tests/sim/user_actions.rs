@@ -1,7 +1,10 @@
 //! Simulated users and cluster components: Services, exports, Pods, Namespaces, Nodes, memberships, tokens, and
 //! tampering with the controllers' objects.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::SignedDuration;
 use k8s_openapi::ByteString;
@@ -14,8 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     accounts,
-    expected_state::condition,
-    invariants::{antrea, core, mcs, slices},
+    invariants::{antrea, core, list, mcs, slices, text, wanted_cluster_id},
     simulation::{LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SET, Simulation},
 };
 
@@ -195,14 +197,41 @@ impl Simulation {
 
     /// Permits the deletion of imports that await exporters, as an administrator does if these are gone for good.
     pub(crate) fn permit_deletions(&mut self, server: usize) {
-        let key = (MEMBER_NAMESPACE.to_owned(), SET.to_owned());
-        let set = self.clusters[server].store.get(&antrea("clustersets"), &key);
-        if set.is_some_and(|set| condition(set, "DeletionsHeld").0 == "True") {
+        if self.held_deletions(server).is_some() {
             let until = (self.now(server) + SignedDuration::from_hours(1)).to_string();
             self.write_as_user(server, &antrea("clustersets"), MEMBER_NAMESPACE, &json!({
                 "metadata": { "name": SET, "annotations": { names::ANNOTATION_MASS_DELETION_UNTIL: until } },
             }));
         }
+    }
+
+    /// Permits the deletion of imports that await clusters of which none is a member: these left before the cluster had
+    /// all imports of a leader that it joined.
+    pub(crate) fn end_waits_for_departed(&mut self, server: usize) {
+        let held = self.held_deletions(server).unwrap_or_default();
+        let awaited = held.split_once("not all exports of the clusters ");
+        let awaited = awaited.and_then(|(_, rest)| rest.split_once(" have arrived"));
+        let Some((awaited, _)) = awaited else { return };
+        let members: BTreeSet<_> = self
+            .clusters
+            .iter()
+            .skip(1)
+            .filter_map(wanted_cluster_id)
+            .collect();
+        if !awaited.split(", ").any(|cluster| members.contains(cluster)) {
+            self.counts.ended_waits += 1;
+            self.grant_grace(Duration::ZERO);
+            self.permit_deletions(server);
+        }
+    }
+
+    /// The message of the condition `DeletionsHeld` if it is true.
+    fn held_deletions(&self, server: usize) -> Option<String> {
+        let key = (MEMBER_NAMESPACE.to_owned(), SET.to_owned());
+        let set = self.clusters[server].store.get(&antrea("clustersets"), &key)?;
+        let mut conditions = list(&set.value["status"]["conditions"]);
+        let held = conditions.find(|c| c["type"] == "DeletionsHeld" && c["status"] == "True")?;
+        Some(text(&held["message"]))
     }
 
     /// Deletes the ClusterSet.

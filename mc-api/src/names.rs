@@ -229,6 +229,9 @@ pub fn policy_selectors_export(cluster_id: &str) -> String {
     format!("{cluster_id}-policyselectors")
 }
 
+/// The admission policy of the leader cluster that restricts the tokens of members.
+pub const MEMBER_TOKENS_POLICY: &str = "antrea-mc-membertokens";
+
 /// A shard of the leader's label ID store, a `ConfigMap`.
 #[must_use]
 pub fn label_id_shard(index: u32) -> String {

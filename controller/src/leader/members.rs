@@ -288,9 +288,14 @@ fn restriction(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> 
             ))
         }
         MemberPolicies::Missing { name } => {
+            let consequence = if name.starts_with(names::MEMBER_TOKENS_POLICY) {
+                "a bootstrap account can request tokens that outlast its Secret"
+            } else {
+                "any member can write objects of another"
+            };
             let message = format!(
-                "ValidatingAdmissionPolicy or its binding {name} is not in force: any member can write objects of \
-                 another. Apply the leader's manifests, with Kubernetes 1.30 or newer"
+                "ValidatingAdmissionPolicy or its binding {name} is not in force: {consequence}. Apply the leader's \
+                 manifests, with Kubernetes 1.30 or newer"
             );
             plan.warning_event(ApiServer::Local, set, POLICIES_MISSING, message.as_str());
             plan.issue(

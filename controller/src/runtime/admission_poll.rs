@@ -8,6 +8,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use kube::{Api, Client, Resource};
+use mc_api::names;
 use mc_kube::{AbortOnDrop, WatchContext, error_chain};
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -23,7 +24,11 @@ const PERIOD: Duration = Duration::from_secs(15);
 /// Time limit for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The names of the policies and of their bindings for the common Namespace (deploy/base/leader/admission.yaml).
-const POLICIES: [&str; 2] = ["antrea-mc-memberclusterannounces", "antrea-mc-resourceexports"];
+const POLICIES: [&str; 3] = [
+    "antrea-mc-memberclusterannounces",
+    "antrea-mc-resourceexports",
+    names::MEMBER_TOKENS_POLICY,
+];
 /// The action of a binding by which a policy refuses requests.
 const DENY: &str = "Deny";
 
@@ -124,10 +129,10 @@ mod tests {
                 .map(|(policy, binding)| format!("{policy} {binding}"))
                 .collect()
         };
-        assert_eq!(names(None).len(), 2);
+        assert_eq!(names(None).len(), 3);
         let names = names(Some("mc"));
-        assert_eq!(names.len(), 4);
-        assert_eq!(names[3], "antrea-mc-resourceexports antrea-mc-resourceexports-mc");
+        assert_eq!(names.len(), 6);
+        assert_eq!(names[4], "antrea-mc-resourceexports antrea-mc-resourceexports-mc");
     }
 
     #[test]

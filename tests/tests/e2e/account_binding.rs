@@ -1,6 +1,7 @@
 //! ServiceAccounts without a cluster ID: each belongs to the first cluster that joins with it, and another one gains
 //! nothing from that.
 
+use mc_api::names;
 use serde_json::{Value, json};
 
 use crate::{
@@ -175,18 +176,29 @@ fn wait_event() {
     });
 }
 
-/// Sets the actions of the policy for ResourceExports and waits for the status of the leader's condition.
-fn restrict(action: &str, status: &str) {
+/// Sets the actions of the binding of a policy.
+fn set_action(policy: &str, action: &str) {
     let patch = json!({ "spec": { "validationActions": [action] } }).to_string();
-    let binding = ["validatingadmissionpolicybinding", "antrea-mc-resourceexports"];
+    let binding = ["validatingadmissionpolicybinding", policy];
     LEADER.kubectl(&[&["patch", "--type=merge", "-p", &patch][..], &binding].concat());
+}
+
+/// Waits for the status of the leader's condition and for a policy in its message.
+fn wait_restricted(status: &str, policy: &str) {
     LEADER.wait_for(&format!("MembersRestricted {status}"), LONG_TIMEOUT, || {
         let set = LEADER
             .get(LEADER_NAMESPACE, "clusterset", SET)
             .unwrap_or_default();
         let mut conditions = set["status"]["conditions"].as_array().into_iter().flatten();
         match conditions.find(|c| c["type"] == "MembersRestricted") {
-            Some(found) if found["status"] == status => Ok(()),
+            Some(found)
+                if found["status"] == status
+                    && found["message"]
+                        .as_str()
+                        .is_some_and(|text| text.contains(policy)) =>
+            {
+                Ok(())
+            }
             found => Err(format!("{found:?}")),
         }
     });
@@ -194,7 +206,13 @@ fn restrict(action: &str, status: &str) {
 
 #[test]
 fn a_leader_without_a_policy_reports_that() {
-    restrict("Deny", "True");
-    restrict("Audit", "False");
-    restrict("Deny", "True");
+    const EXPORTS: &str = "antrea-mc-resourceexports";
+    wait_restricted("True", "");
+    set_action(EXPORTS, "Audit");
+    wait_restricted("False", EXPORTS);
+    set_action(names::MEMBER_TOKENS_POLICY, "Audit");
+    set_action(EXPORTS, "Deny");
+    wait_restricted("False", names::MEMBER_TOKENS_POLICY);
+    set_action(names::MEMBER_TOKENS_POLICY, "Deny");
+    wait_restricted("True", "");
 }

@@ -295,6 +295,13 @@ fn a_leader_without_admission_policies_reports_that() {
     // The members are as ready as before.
     let set = snapshot.cluster_sets.values().next().unwrap();
     assert_eq!(set.status.as_ref().unwrap().conditions[0].status, "True");
+    snapshot.member_policies = MemberPolicies::Missing {
+        name: format!("{}-{NS}", names::MEMBER_TOKENS_POLICY),
+    };
+    settle(&mut snapshot);
+    let (status, _, message) = restricted(&snapshot).unwrap();
+    assert_eq!(status, "False");
+    assert!(message.contains("tokens that outlast its Secret"), "{message}");
     snapshot.member_policies = MemberPolicies::Installed;
     settle(&mut snapshot);
     assert_eq!(restricted(&snapshot).unwrap().0, "True");

@@ -54,10 +54,15 @@ pub(crate) fn condition(object: &StoredObject, type_: &str) -> (String, String) 
         .unwrap_or_default()
 }
 
-/// All port unions that some age order of the exporters allows; of ports with the same name the oldest wins.
-fn possible_port_unions(offers: &[&str]) -> BTreeSet<String> {
+/// All port unions of offers, each with the creation of its export: of ports with the same name the oldest wins, and
+/// among exports of one second any.
+fn possible_port_unions(offers: &[(String, &str)]) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    for (i, first) in offers.iter().enumerate() {
+    let oldest = offers.iter().map(|(created, _)| created).min();
+    for (i, (created, first)) in offers.iter().enumerate() {
+        if Some(created) != oldest {
+            continue;
+        }
         let mut rest = offers.to_vec();
         rest.remove(i);
         let tails = if rest.is_empty() {
@@ -362,10 +367,13 @@ fn check_leader(
     );
     for (key, offers) in services {
         let Some(winner) = winners.get(key) else { continue };
-        let reply: Vec<&str> = offers.values().map(|(ports, _)| ports.as_str()).collect();
-        if !possible_port_unions(&reply).contains(winner) {
+        let offered: Vec<_> = offers
+            .iter()
+            .map(|(id, (ports, _))| (creation_of_export(store, id, key), ports.as_str()))
+            .collect();
+        if !possible_port_unions(&offered).contains(winner) {
             report.0.push(format!(
-                "import {key:?} has ports {winner}, no union of {reply:?}"
+                "import {key:?} has ports {winner}, no union of {offered:?}, the oldest first"
             ));
         }
         let want: BTreeMap<_, _> = offers
@@ -378,6 +386,18 @@ fn check_leader(
     }
     report.expect_eq("endpoints of nothing", &endpoints.len(), &0);
     winners
+}
+
+/// The creation of the export of a Service, in seconds; empty without one.
+fn creation_of_export(store: &Store, id: &str, key: &Key) -> String {
+    let exports = store.all(&antrea("resourceexports"));
+    let mut own = exports.filter(|(_, export)| {
+        let spec = &export.value["spec"];
+        (&spec["kind"], &spec["clusterID"]) == (&"Service".into(), &id.into())
+            && (&spec["namespace"], &spec["name"]) == (&key.0.as_str().into(), &key.1.as_str().into())
+    });
+    let created = own.next().map(|(_, export)| text(export.meta("creationTimestamp")));
+    created.unwrap_or_default()
 }
 
 /// Checks the exports, imports and copies of label identities: each names the members with Pods of the label.

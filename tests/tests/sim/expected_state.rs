@@ -396,7 +396,9 @@ fn creation_of_export(store: &Store, id: &str, key: &Key) -> String {
         (&spec["kind"], &spec["clusterID"]) == (&"Service".into(), &id.into())
             && (&spec["namespace"], &spec["name"]) == (&key.0.as_str().into(), &key.1.as_str().into())
     });
-    let created = own.next().map(|(_, export)| text(export.meta("creationTimestamp")));
+    let created = own
+        .next()
+        .map(|(_, export)| text(export.meta("creationTimestamp")));
     created.unwrap_or_default()
 }
 

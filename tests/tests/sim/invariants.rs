@@ -38,6 +38,7 @@ use crate::{
     heartbeats::HeartbeatLog,
     member_namespaces::{is_copy, merged_imports},
     network_history::NetworkHistory,
+    pending_deletions,
     ports::{format_ports, split_ports},
     simulation::Cluster,
     strangers::is_strangers,
@@ -247,6 +248,7 @@ impl Invariants {
             check_foreign(server, actor, change, &mut found);
             check_scope(clusters, server, actor, change, &mut found);
             check_bindings(change, &mut found);
+            pending_deletions::check(&clusters[0], actor, change, self.restored, now, &mut found);
             if change.deleted
                 || change.new.is_terminating() && change.old.as_ref().is_some_and(|o| !o.is_terminating())
             {
@@ -314,7 +316,7 @@ impl Invariants {
     fn observe(&mut self, clusters: &[Cluster], server: usize, change: &Change, at: Duration) {
         let mut facts = vec![];
         if (server, change.resource.1.as_str()) == (0, "memberclusterannounces") {
-            self.heartbeats.observe(change, at);
+            self.heartbeats.observe(&clusters[0], change, at);
         }
         let versions: Vec<_> = change.old.iter().chain([&change.new]).collect();
         for stored in &versions {

@@ -25,6 +25,7 @@ mod invariants;
 mod kept_objects;
 mod member_namespaces;
 mod network_history;
+mod pending_deletions;
 mod pod_restart;
 mod policies;
 mod ports;

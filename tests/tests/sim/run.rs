@@ -62,6 +62,8 @@ const MIN_SETTLE_TIME: Duration = Duration::from_secs(27);
 /// Period of the expected state before the quiet period begins: Events are published 5 s after their cause, and a burst
 /// of them takes a few seconds more (`runtime::events`).
 const REST_PERIOD: Duration = Duration::from_secs(12);
+/// A member without heartbeats for this time is stale for longer than [`MIN_STALE_TIMEOUT`].
+const SILENCE: Duration = Duration::from_secs(140);
 /// When the simulated administrator removes leftovers of a restored leader.
 const ADMIN_CLEANUP_AFTER: Duration = Duration::from_secs(10);
 /// Quiet period without writes; longer than the controllers' resync interval.
@@ -290,15 +292,15 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
     } else {
         draw_faults(&mut world);
     }
-    // In some runs stale members are removed, after the shortest timeout the configuration allows.
+    // In some runs stale members are removed; the timeout is the shortest that the configuration allows.
     let removes = match plan {
         Plan::Random => seed.is_multiple_of(4),
         Plan::Fixed(scenario, _) => scenario == Scenario::StaleMember,
     };
     if removes {
         world.clusters[0].config.stale_member_policy = StaleMemberPolicy::Remove;
-        world.clusters[0].config.stale_member_timeout = MIN_STALE_TIMEOUT;
     }
+    world.clusters[0].config.stale_member_timeout = MIN_STALE_TIMEOUT;
     if matches!(plan, Plan::Fixed(Scenario::PodRestart, _)) {
         world.clusters[1].config.withdraw_after = DEFAULT_WITHDRAW_AFTER;
     }
@@ -423,6 +425,21 @@ async fn run_random(world: &SharedSimulation) {
         };
         sleep(Duration::from_millis(pause)).await;
     }
+    let silence = cut_off(&mut world.lock());
+    sleep(silence).await;
+}
+
+/// In some runs a member does not reach the leader for longer than the timeout of stale members; returns the time.
+fn cut_off(world: &mut Simulation) -> Duration {
+    if !world.faults.enabled || !world.rng.permille(150) {
+        return Duration::ZERO;
+    }
+    let server = 1 + world.rng.index(world.clusters.len() - 1);
+    let swallows = world.rng.permille(500);
+    world.record(|| format!("cluster {server} does not reach the leader for {SILENCE:?}"));
+    world.clusters[server].partitioned = Some((Instant::now() + SILENCE, swallows));
+    wake_watches(world, 0);
+    SILENCE
 }
 
 /// Faults of whole servers and controllers.

@@ -34,7 +34,7 @@ pub(crate) const LEADER_URL: &str = "https://leader.example:6443";
 const START_TIME: &str = "2026-01-01T00:00:00Z";
 
 /// Maximum age of a stale list.
-const MAX_LIST_AGE: Duration = Duration::from_secs(20);
+pub(crate) const MAX_LIST_AGE: Duration = Duration::from_secs(20);
 
 /// Fault rates, per mille.
 #[derive(Clone, Debug, Default)]

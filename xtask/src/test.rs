@@ -52,6 +52,8 @@ pub(crate) enum Suite {
     Faults,
     /// Bugs seeded into a copy of the sources; the test named by each must fail.
     Mutants,
+    /// The share of seeded bugs of the controllers that the first seeds of `sim` show.
+    Sensitivity,
 }
 
 /// Programs that a suite runs, beside those of the agent.
@@ -98,6 +100,9 @@ const ALL: [Suite; 12] = [
     Suite::E2e,
 ];
 
+/// The suites that run after [`ALL`] with `--long`.
+const LONG: [Suite; 1] = [Suite::Sensitivity];
+
 /// The suites that run during `e2e`, because clusters leave CPU time idle; only their end depends on real time.
 const BACKGROUND: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
 
@@ -110,7 +115,8 @@ pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     ebpf::build_log_and_print()?;
     let mut results = Vec::new();
     let all = suites.is_empty();
-    for suite in if all { &ALL } else { suites } {
+    let long_only: &[Suite] = if all && long { &LONG } else { &[] };
+    for suite in if all { &ALL } else { suites }.iter().chain(long_only) {
         let background = (all && *suite == Suite::E2e).then(|| Background::start(&names(&BACKGROUND), long));
         results.push(timed(*suite, long));
         if let Some(background) = background {
@@ -243,6 +249,7 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
         Suite::Isolation => cluster_suites::run(cluster_suites::ISOLATION, long, summary)?,
         Suite::Faults => cluster_suites::run(cluster_suites::FAULTS, long, summary)?,
         Suite::Mutants => mutants::run(summary)?,
+        Suite::Sensitivity => mutants::sensitivity::run(summary)?,
     }
     Ok(())
 }

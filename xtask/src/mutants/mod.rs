@@ -6,6 +6,7 @@
 //! mutants by parts of their names.
 
 mod mutant;
+pub(crate) mod sensitivity;
 mod source_copy;
 
 use std::{
@@ -48,12 +49,8 @@ enum Detection {
 /// Tries every mutant; the last line has the number of detected ones.
 pub(crate) fn run(summary: &mut TestSummary) -> Result<()> {
     let start = Instant::now();
-    let only = env::var("MC_MUTANT").unwrap_or_default();
-    let mut mutants = all()?;
-    mutants.retain(|mutant| only.split(',').any(|part| mutant.name.contains(part)));
-    ensure!(!mutants.is_empty(), "no mutant has a name with {only:?}");
-    let object = ebpf::build(&cmd::workspace())?.path;
-    let tree = SourceCopy::new(&build::target_dir()?.join("mutants"), object)?;
+    let mutants = selected()?;
+    let tree = source_copy()?;
     let tests: BTreeSet<_> = mutants.iter().map(|mutant| &mutant.test).collect();
     println!(
         "== mutants: {} selections of tests without a bug (the first run compiles all dependencies)",
@@ -142,6 +139,20 @@ fn defects() -> Result<Vec<(Mutant, Vec<String>)>> {
         all_defects.push((mutant, defects));
     }
     Ok(all_defects)
+}
+
+/// The mutants that `MC_MUTANT` names, or all.
+fn selected() -> Result<Vec<Mutant>> {
+    let only = env::var("MC_MUTANT").unwrap_or_default();
+    let mut mutants = all()?;
+    mutants.retain(|mutant| only.split(',').any(|part| mutant.name.contains(part)));
+    ensure!(!mutants.is_empty(), "no mutant has a name with {only:?}");
+    Ok(mutants)
+}
+
+fn source_copy() -> Result<SourceCopy> {
+    let object = ebpf::build(&cmd::workspace())?.path;
+    SourceCopy::new(&build::target_dir()?.join("mutants"), object)
 }
 
 /// All mutants, by name.

@@ -20,6 +20,8 @@ pub(super) struct Mutant {
     pub(super) class: String,
     /// The tests that must fail.
     pub(super) test: TestSelection,
+    /// Whether it is one of those that measure the simulation.
+    pub(super) measures_sim: bool,
     /// Its file.
     pub(super) patch: PathBuf,
 }
@@ -37,7 +39,7 @@ pub(super) struct TestSelection {
 // === impl Mutant ===
 
 impl Mutant {
-    /// Reads its file: lines `Bug:`, `Class:` and `Test:`, then the patch.
+    /// Reads its file: lines `Bug:`, `Class:`, `Test:` and perhaps `Sim: yes`, then the patch.
     pub(super) fn read(patch: &Path) -> Result<Self> {
         let text = fs::read_to_string(patch).with_context(|| patch.display().to_string())?;
         Self::parse(patch, &text).with_context(|| patch.display().to_string())
@@ -61,6 +63,7 @@ impl Mutant {
             bug: line("Bug")?.to_owned(),
             class: line("Class")?.to_owned(),
             test: line("Test")?.parse()?,
+            measures_sim: header().any(|line| line == "Sim: yes"),
             patch: patch.to_owned(),
         })
     }

@@ -3,8 +3,7 @@
 //! | violation | cause |
 //! |---|---|
 //! | written-while-deleted | a controller changes the spec of an object that is being deleted |
-//! | released-early | the leader releases an export whose import still has its cluster, and is no newer than a list from
-//! an old state of the API server |
+//! | released-early | the leader releases an export whose import still has its cluster and is older than any list |
 
 use jiff::Timestamp;
 use mc_api::names;

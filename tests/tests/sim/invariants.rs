@@ -36,6 +36,7 @@ use crate::{
     endpoint_ranges::Networks,
     foreign_writes::{check_foreign, check_scope, is_own_id},
     heartbeats::HeartbeatLog,
+    label_numbers::LabelNumbers,
     member_namespaces::{is_copy, merged_imports},
     network_history::NetworkHistory,
     pending_deletions,
@@ -91,6 +92,7 @@ pub(crate) struct Invariants {
     pub(crate) violations: Vec<String>,
     facts: BTreeMap<Fact, (bool, Duration)>,
     heartbeats: HeartbeatLog,
+    label_numbers: LabelNumbers,
     /// Ports that users ever gave a Service in a cluster.
     service_ports: BTreeSet<(usize, ServiceKey, String)>,
     /// Addresses a Service or its Pods ever had in a cluster.
@@ -258,6 +260,10 @@ impl Invariants {
                 }
             }
         }
+        if server == 0 {
+            self.label_numbers
+                .check(&clusters[0], actor, change, self.restored, at, &mut found);
+        }
         self.observe(clusters, server, change, at);
         if matches!(actor, Actor::Leader | Actor::Member(_)) && !change.deleted {
             self.check_provenance(
@@ -270,16 +276,9 @@ impl Invariants {
                 &mut found,
             );
         }
-        let broken: Vec<_> = found
-            .into_iter()
-            .map(|rule| {
-                let (resource, key) = (&change.resource.1, &change.key);
-                format!(
-                    "{rule}: {actor:?} on server {server}, {resource} {}/{}",
-                    key.0, key.1
-                )
-            })
-            .collect();
+        let (resource, (namespace, name)) = (&change.resource.1, &change.key);
+        let place = format!("{actor:?} on server {server}, {resource} {namespace}/{name}");
+        let broken: Vec<_> = found.iter().map(|rule| format!("{rule}: {place}")).collect();
         self.violations.extend(broken.iter().cloned());
         broken
     }

@@ -23,6 +23,7 @@ mod heartbeats;
 mod import_failures;
 mod invariants;
 mod kept_objects;
+mod label_numbers;
 mod member_namespaces;
 mod network_history;
 mod pending_deletions;

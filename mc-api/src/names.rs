@@ -26,6 +26,8 @@ pub const LEASE_MEMBER: &str = "mc-controller-member";
 pub const MEMBERSHIP_RECORDS: &str = "mc-gateway-memberships";
 /// Superset, in the leader cluster: the `ConfigMap` that binds `ServiceAccount`s to cluster IDs.
 pub const SERVICE_ACCOUNT_BINDINGS: &str = "antrea-mc-member-identities";
+/// The admission policy of the leader cluster that restricts the tokens of members.
+pub const MEMBER_TOKENS_POLICY: &str = "antrea-mc-membertokens";
 /// The `ServiceAccount` of the default token in Antrea's manifests, which several clusters may use.
 pub const ANTREA_SHARED_ACCOUNT: &str = "antrea-mc-member-access-sa";
 /// Superset, the leader's `ConfigMap` with the prefixes of each cluster.
@@ -228,9 +230,6 @@ pub fn import_failures_export(cluster_id: &str) -> String {
 pub fn policy_selectors_export(cluster_id: &str) -> String {
     format!("{cluster_id}-policyselectors")
 }
-
-/// The admission policy of the leader cluster that restricts the tokens of members.
-pub const MEMBER_TOKENS_POLICY: &str = "antrea-mc-membertokens";
 
 /// A shard of the leader's label ID store, a `ConfigMap`.
 #[must_use]

@@ -17,8 +17,8 @@ use crate::{
     endpoint_ranges::{self, Networks},
     import_failures::wrong_reports,
     invariants::{
-        antrea, core, is_exportable, is_of_members, is_ready, label_exports, mcs, slices, used_labels,
-        wanted_cluster_id,
+        antrea, core, is_exportable, is_of_members, is_ready, label_exports, mcs, service_key, slices,
+        used_labels, wanted_cluster_id,
     },
     member_namespaces::{self, is_copy, merged_imports},
     policies::{address_groups, crd_antrea, peer_labels, selected_pod_labels, statuses, wrong_counters},
@@ -46,10 +46,14 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
+/// The condition of this type.
+pub(crate) fn find_condition<'a>(object: &'a StoredObject, type_: &str) -> Option<&'a Value> {
+    list(&object.value["status"]["conditions"]).find(|c| c["type"] == type_)
+}
+
 /// Status and reason of a condition.
 pub(crate) fn condition(object: &StoredObject, type_: &str) -> (String, String) {
-    list(&object.value["status"]["conditions"])
-        .find(|c| c["type"] == type_)
+    find_condition(object, type_)
         .map(|c| (text(&c["status"]), text(&c["reason"])))
         .unwrap_or_default()
 }
@@ -393,8 +397,7 @@ fn creation_of_export(store: &Store, id: &str, key: &Key) -> String {
     let exports = store.all(&antrea("resourceexports"));
     let mut own = exports.filter(|(_, export)| {
         let spec = &export.value["spec"];
-        (&spec["kind"], &spec["clusterID"]) == (&"Service".into(), &id.into())
-            && (&spec["namespace"], &spec["name"]) == (&key.0.as_str().into(), &key.1.as_str().into())
+        spec["kind"] == "Service" && spec["clusterID"] == id && service_key(spec) == *key
     });
     let created = own
         .next()

@@ -187,7 +187,7 @@ fn subset_addresses(subsets: &Value) -> impl Iterator<Item = String> {
 }
 
 /// The Service of an export or import.
-fn service_key(spec: &Value) -> ServiceKey {
+pub(crate) fn service_key(spec: &Value) -> ServiceKey {
     (text(&spec["namespace"]), text(&spec["name"]))
 }
 
@@ -262,7 +262,10 @@ impl Invariants {
         }
         if server == 0 {
             self.label_numbers
-                .check(&clusters[0], actor, change, self.restored, at, &mut found);
+                .check(&clusters[0], actor, change, self.restored, now, &mut found);
+            if change.resource.1 == "memberclusterannounces" {
+                self.heartbeats.observe(change, now);
+            }
         }
         self.observe(clusters, server, change, at);
         if matches!(actor, Actor::Leader | Actor::Member(_)) && !change.deleted {
@@ -314,9 +317,6 @@ impl Invariants {
     /// Updates the facts and the history with a change.
     fn observe(&mut self, clusters: &[Cluster], server: usize, change: &Change, at: Duration) {
         let mut facts = vec![];
-        if (server, change.resource.1.as_str()) == (0, "memberclusterannounces") {
-            self.heartbeats.observe(&clusters[0], change, at);
-        }
         let versions: Vec<_> = change.old.iter().chain([&change.new]).collect();
         for stored in &versions {
             let spec = &stored.value["spec"];
@@ -473,7 +473,9 @@ impl Invariants {
             (_, "memberclusterannounces") => {
                 let id = text(&old.value["clusterID"]);
                 let whose = (1..clusters.len()).find(|i| id_of(*i) == id);
-                let silent = self.heartbeats.may_remove(&clusters[0], actor, &change.key.1, at);
+                let silent = self
+                    .heartbeats
+                    .may_remove(&clusters[0], actor, &change.key.1, now);
                 if whose.is_some_and(wanted) && !silent {
                     found.push("silent-removal".to_owned());
                 }

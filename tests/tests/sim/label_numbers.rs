@@ -5,9 +5,9 @@
 //! | reused-early | the number of a label is given to another one before its quarantine ends |
 //! | renumbered | a label gets another number while its former one is in quarantine |
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use mc_test_kit::fake_apiserver::store::{Actor, Change};
 
 use crate::{
@@ -15,11 +15,11 @@ use crate::{
     simulation::{Cluster, LEADER_NAMESPACE},
 };
 
-/// The last time by the leader's clock at which an import had a label and a number.
+/// The last write of an import with a label and a number, by the leader's clock.
 #[derive(Debug, Default)]
 pub(crate) struct LabelNumbers {
-    labels: BTreeMap<u64, (String, SignedDuration)>,
-    numbers: BTreeMap<String, (u64, SignedDuration)>,
+    labels: BTreeMap<u64, (String, Timestamp)>,
+    numbers: BTreeMap<String, (u64, Timestamp)>,
 }
 
 // === impl LabelNumbers ===
@@ -33,7 +33,7 @@ impl LabelNumbers {
         actor: Actor,
         change: &Change,
         is_restored: bool,
-        at: Duration,
+        now: Timestamp,
         found: &mut Vec<String>,
     ) {
         let spec = &change.new.value["spec"];
@@ -45,10 +45,8 @@ impl LabelNumbers {
             return;
         };
         let label = text(&spec["labelIdentity"]["label"]);
-        let now = SignedDuration::try_from(at).unwrap_or_default();
-        let now = now.saturating_add(leader.clock_skew);
         let quarantine = SignedDuration::ZERO..leader.config.quarantine;
-        let in_quarantine = |since: &SignedDuration| quarantine.contains(&now.saturating_sub(*since));
+        let in_quarantine = |since: &Timestamp| quarantine.contains(&now.duration_since(*since));
         if actor == Actor::Leader && !change.deleted && !is_restored {
             let known = self.labels.get(&number);
             if known.is_some_and(|(known, since)| *known != label && in_quarantine(since)) {

@@ -11,7 +11,7 @@ use mc_test_kit::fake_apiserver::store::{Actor, Change};
 use serde_json::Value;
 
 use crate::{
-    invariants::{antrea, list, text},
+    invariants::{antrea, list, service_key, text},
     member_namespaces::merged_imports,
     simulation::{Cluster, MAX_LIST_AGE},
 };
@@ -44,7 +44,7 @@ pub(crate) fn check(
             Some("Endpoints") if shares_name(leader, spec) => false,
             Some("Endpoints") => imports.any(|(_, import)| {
                 let import = &import.value["spec"];
-                let is_same = import["namespace"] == spec["namespace"] && import["name"] == spec["name"];
+                let is_same = service_key(import) == service_key(spec);
                 let mut clusters = list(&import["endpoints"]["clusters"]);
                 is_same && clusters.any(|cluster| cluster["clusterID"] == spec["clusterID"])
             }),
@@ -58,7 +58,10 @@ pub(crate) fn check(
 
 /// Whether a Service of another Namespace is exported whose import has the same name.
 fn shares_name(leader: &Cluster, spec: &Value) -> bool {
-    let import = |spec: &Value| names::endpoints_import(&text(&spec["namespace"]), &text(&spec["name"]));
+    let import = |spec: &Value| {
+        let (namespace, name) = service_key(spec);
+        names::endpoints_import(&namespace, &name)
+    };
     let mut exports = leader.store.all(&antrea("resourceexports"));
     exports.any(|(_, export)| {
         let other = &export.value["spec"];

@@ -436,10 +436,15 @@ fn cut_off(world: &mut Simulation) -> Duration {
     }
     let server = 1 + world.rng.index(world.clusters.len() - 1);
     let swallows = world.rng.permille(500);
-    world.record(|| format!("cluster {server} does not reach the leader for {SILENCE:?}"));
-    world.clusters[server].partitioned = Some((Instant::now() + SILENCE, swallows));
-    wake_watches(world, 0);
+    partition(world, server, SILENCE, swallows);
     SILENCE
+}
+
+/// Cuts the connection of a member to the leader; with `swallows`, requests get no answer.
+fn partition(world: &mut Simulation, server: usize, time: Duration, swallows: bool) {
+    world.record(|| format!("cluster {server} does not reach the leader for {time:?}"));
+    world.clusters[server].partitioned = Some((Instant::now() + time, swallows));
+    wake_watches(world, 0);
 }
 
 /// Faults of whole servers and controllers.
@@ -456,9 +461,7 @@ fn disrupt(world: &mut Simulation, old: &mut Option<Store>) {
         }
         2..5 if server > 0 => {
             let swallows = world.rng.permille(500);
-            world.record(|| format!("cluster {server} does not reach the leader for {time:?}"));
-            world.clusters[server].partitioned = Some((now + time, swallows));
-            wake_watches(world, 0);
+            partition(world, server, time, swallows);
         }
         5 | 6 => {
             let store = &mut world.clusters[server].store;
@@ -602,9 +605,7 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
 
 /// Cuts the first member's connection to the leader.
 pub(crate) fn disconnect_first_member(world: &SharedSimulation, time: Duration) {
-    let mut world = world.lock();
-    world.clusters[1].partitioned = Some((Instant::now() + time, false));
-    wake_watches(&mut world, 0);
+    partition(&mut world.lock(), 1, time, false);
 }
 
 /// Checks that the first member and its exports were removed.
@@ -655,12 +656,14 @@ async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<St
         if cleaned.is_none() && begin.elapsed() > ADMIN_CLEANUP_AFTER {
             cleaned = Some(remove_leftovers(&mut world));
         }
-        // Members are permitted to delete the imports from former ones; one that joins late holds them later.
-        for server in 1..world.clusters.len() {
-            match (cleaned.is_some(), world.restored) {
-                (true, true) => world.permit_deletions(server),
-                (true, false) => world.end_waits_for_departed(server),
-                (false, _) => {}
+        if cleaned.is_some() {
+            // Members are permitted to delete the imports from former ones; one that joins late holds them later.
+            for server in 1..world.clusters.len() {
+                if world.restored {
+                    world.permit_deletions(server);
+                } else {
+                    world.end_waits_for_departed(server);
+                }
             }
         }
         if !expected_state::differences_of_objects(&world).is_empty() {

@@ -338,8 +338,8 @@ impl Simulation {
             if instance_of(&change.new) != change.old.as_deref().and_then(instance_of) {
                 self.grant_grace(SETTLING_TIME);
             }
-            let released = change.old.as_deref().map(released_labels).unwrap_or_default();
-            if actor == Actor::Leader && !released_labels(&change.new).is_subset(&released) {
+            let released = || change.old.as_deref().map(released_labels).unwrap_or_default();
+            if actor == Actor::Leader && !released_labels(&change.new).is_subset(&released()) {
                 self.grant_grace(label_imports::GRACE_PERIOD.unsigned_abs());
             }
             let at = self.elapsed();

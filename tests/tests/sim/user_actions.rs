@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 
 use crate::{
     accounts,
-    invariants::{antrea, core, list, mcs, slices, text, wanted_cluster_id},
+    expected_state::find_condition,
+    invariants::{antrea, core, mcs, slices, text, wanted_cluster_id},
     simulation::{LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SET, Simulation},
 };
 
@@ -229,8 +230,7 @@ impl Simulation {
     fn held_deletions(&self, server: usize) -> Option<String> {
         let key = (MEMBER_NAMESPACE.to_owned(), SET.to_owned());
         let set = self.clusters[server].store.get(&antrea("clustersets"), &key)?;
-        let mut conditions = list(&set.value["status"]["conditions"]);
-        let held = conditions.find(|c| c["type"] == "DeletionsHeld" && c["status"] == "True")?;
+        let held = find_condition(set, "DeletionsHeld").filter(|held| held["status"] == "True")?;
         Some(text(&held["message"]))
     }
 

@@ -191,13 +191,7 @@ fn test_mutant(tree: &SourceCopy, mutant: &Mutant) -> Result<Detection> {
 
 /// Runs the tests on the sources in `tree`. A bug that does not compile and a test that does not end prove nothing.
 fn verdict(run_tests: &SourceCopy, selection: &TestSelection) -> Result<Detection> {
-    let built = run_tests
-        .cargo(BUILD_TIMEOUT.as_secs())
-        .args(selection.build())
-        .output()?;
-    if !built.status.success() {
-        bail!("it does not compile:\n{}", last_lines(&built));
-    }
+    compile(run_tests.cargo(BUILD_TIMEOUT.as_secs()).args(selection.build()))?;
     let mut command = run_tests.cargo(TEST_TIMEOUT.as_secs());
     let ran = command
         .args(selection.run())
@@ -206,20 +200,36 @@ fn verdict(run_tests: &SourceCopy, selection: &TestSelection) -> Result<Detectio
     classify(&ran, selection)
 }
 
+/// Runs the build of tests.
+fn compile(command: &mut Command) -> Result<()> {
+    let built = command.output()?;
+    ensure!(
+        built.status.success(),
+        "it does not compile:\n{}",
+        last_lines(&built)
+    );
+    Ok(())
+}
+
+/// The results of the tests in the output of a test program.
+fn results(text: &str) -> TestSummary {
+    let mut results = ResultReader::default();
+    for line in text.lines() {
+        results.read_line(line);
+    }
+    results.summary()
+}
+
 fn classify(ran: &Output, selection: &TestSelection) -> Result<Detection> {
     if ran.status.code() == Some(TIMEOUT_EXIT_CODE) {
         bail!("the test does not end within {} s", TEST_TIMEOUT.as_secs());
     }
     let text = String::from_utf8_lossy(&ran.stdout);
-    let mut results = ResultReader::default();
-    for line in text.lines() {
-        results.read_line(line);
-    }
     let failed = selection.names().any(|name| {
         let line = format!("test {name} ... FAILED");
         text.lines().any(|l| l == line)
     });
-    match (ran.status.success(), failed, results.summary()) {
+    match (ran.status.success(), failed, results(&text)) {
         (false, true, _) => Ok(Detection::Caught),
         (
             true,
@@ -250,7 +260,8 @@ mod tests {
 
     use super::*;
 
-    fn output(code: i32, stdout: &str) -> Output {
+    /// The output of a program that ended with an exit code.
+    pub(super) fn output(code: i32, stdout: &str) -> Output {
         Output {
             status: std::process::ExitStatus::from_raw(code << 8),
             stdout: stdout.as_bytes().to_vec(),

@@ -1,8 +1,8 @@
 //! `cargo xtask test --suite sensitivity`: the share of seeded bugs that the simulation shows.
 //!
-//! The mutants with a line `Sim: yes` are bugs of the controllers that no test but the first seeds of the suite `sim`
-//! is run on: a simulation that passes with most of them proves little when it passes without. `MC_MUTANT` selects
-//! mutants as in the suite `mutants`; a number of shown ones is required of all of them only.
+//! The first seeds of the suite `sim` run on each mutant with a line `Sim: yes`, a bug of the controllers; no other
+//! test does. `MC_MUTANT` selects mutants as in the suite `mutants`; only a run of all of them requires a number of
+//! shown ones.
 
 use std::{
     env, fmt,
@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{
-    BUILD_TIMEOUT, TIMEOUT_EXIT_CODE, last_lines, mutant::Mutant, selected, source_copy,
+    BUILD_TIMEOUT, TIMEOUT_EXIT_CODE, compile, last_lines, mutant::Mutant, results, selected, source_copy,
     source_copy::SourceCopy,
 };
 use crate::test_summary::TestSummary;
@@ -22,7 +22,8 @@ use crate::test_summary::TestSummary;
 const SEEDS: u32 = 200;
 /// The least number of mutants.
 const MIN_MUTANTS: usize = 40;
-/// The least number of mutants that the seeds show: those of the last run. The goal is 30 (tests/SPECIFICATION.md).
+/// The least number of mutants that the seeds show: 01, 02, 06, 07, 08 and 09 do; most others were not tried. The goal
+/// is 30 (tests/SPECIFICATION.md).
 const MIN_SHOWN: usize = 6;
 /// Time limit of the seeds with a bug; those of correct controllers take half a minute.
 const RUN_TIMEOUT_SECONDS: u64 = 600;
@@ -40,7 +41,7 @@ enum Exposure {
     Endless,
 }
 
-/// Counts the mutants that the seeds show; fails if they are fewer than before.
+/// Counts the mutants that the seeds show; fails below [`MIN_SHOWN`].
 pub(crate) fn run(summary: &mut TestSummary) -> Result<()> {
     let mutants: Vec<_> = selected()?
         .into_iter()
@@ -89,15 +90,11 @@ fn try_mutant(tree: &SourceCopy, mutant: &Mutant) -> Result<Exposure> {
 
 /// Runs the seeds on the sources in `tree`.
 fn expose(tree: &SourceCopy) -> Result<Exposure> {
-    let built = cargo(tree, BUILD_TIMEOUT.as_secs())
-        .args(TEST)
-        .args(["--quiet", "--no-run"])
-        .output()?;
-    ensure!(
-        built.status.success(),
-        "it does not compile:\n{}",
-        last_lines(&built)
-    );
+    compile(
+        cargo(tree, BUILD_TIMEOUT.as_secs())
+            .args(TEST)
+            .args(["--quiet", "--no-run"]),
+    )?;
     let ran = cargo(tree, RUN_TIMEOUT_SECONDS)
         .args(TEST)
         .args(["--", "--exact", "seeds", "--nocapture"])
@@ -118,12 +115,10 @@ fn classify(ran: &Output) -> Result<Exposure> {
         return Ok(Exposure::Endless);
     }
     let text = String::from_utf8_lossy(&ran.stdout);
-    // Without capture the result is on a line of its own.
-    let passed = text.contains("test result: ok. 1 passed");
-    let failed = text.contains("test result: FAILED. 0 passed; 1 failed");
+    let TestSummary { passed, failed, .. } = results(&text);
     match (ran.status.success(), passed, failed) {
-        (true, true, false) => Ok(Exposure::Hidden),
-        (false, false, true) => Ok(Exposure::Shown(first_failure(&text))),
+        (true, 1, 0) => Ok(Exposure::Hidden),
+        (false, 0, 1) => Ok(Exposure::Shown(first_failure(&text))),
         _ => bail!("the simulation neither passed nor failed:\n{}", last_lines(ran)),
     }
 }
@@ -154,17 +149,8 @@ impl fmt::Display for Exposure {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
-
     use super::*;
-
-    fn output(code: i32, stdout: &str) -> Output {
-        Output {
-            status: std::process::ExitStatus::from_raw(code << 8),
-            stdout: stdout.as_bytes().to_vec(),
-            stderr: vec![],
-        }
-    }
+    use crate::mutants::tests::output;
 
     #[test]
     fn only_failing_seeds_show_a_bug() {
